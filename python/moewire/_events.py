@@ -12,8 +12,7 @@ import time
 from typing import Any
 
 from . import _abi as abi
-from ._lib import Library
-from ._observe import read_json
+from ._lib import Library, read_json
 
 LOGGER = logging.getLogger("moewire")
 # At most one line per rank and kind in this many seconds.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from . import _abi_fabric as abi
 from ._fabric_calls import RESULT, spare_results, take_result
 from ._fabric_memory import Memory
+from ._lib import Library
 from ._numbers import integer, refuse
 from .errors import DeadlineError, from_status
-
-if TYPE_CHECKING:
-    from .fabric import Fabric
 
 # A wait returns this often to let signals be handled.
 _SLICE_US = 50_000
@@ -66,6 +65,19 @@ class Text:
         self.text = buffer.raw[: length.value].decode("utf-8", "replace")
 
 
+class Opened:
+    """What regions and transfers need of the fabric that made them; the base of ``Fabric``."""
+
+    _lib: Library
+    _id: abi.mw_fabric_t
+    _closed: bool
+    _lock: threading.RLock
+    _regions: set[Region]
+
+    def _check(self, status: int) -> int:
+        return self._lib.check(status)
+
+
 class Region:
     """Registered memory; ``Fabric.register`` makes one. A context manager.
 
@@ -73,7 +85,7 @@ class Region:
     has returned or the fabric is closed.
     """
 
-    def __init__(self, fabric: Fabric, region_id: abi.mw_region_t, memory: Memory) -> None:
+    def __init__(self, fabric: Opened, region_id: abi.mw_region_t, memory: Memory) -> None:
         self._fabric = fabric
         self._id = region_id
         self._number: int = region_id.id
@@ -132,7 +144,7 @@ class Transfer:
 
     __slots__ = ("__weakref__", "_closed", "_fabric", "_id", "_region")
 
-    def __init__(self, fabric: Fabric, transfer_id: abi.mw_transfer_t, region: Region | None):
+    def __init__(self, fabric: Opened, transfer_id: abi.mw_transfer_t, region: Region | None):
         self._fabric = fabric
         self._id = transfer_id
         self._region = region

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
 
 from . import _abi_fabric as abi
 from ._fabric_calls import ARGS, spare_args, take_args
-from ._fabric_parts import MAX_63, MAX_64, Region, Remote, Transfer
-from ._lib import Library
+from ._fabric_parts import MAX_63, MAX_64, Opened, Region, Remote, Transfer
 from ._numbers import integer, refuse
 from .errors import ConnectingError, WouldBlockError
 
-if TYPE_CHECKING:
-    from .fabric import Fabric
 
-
-class Transfers:
+class Transfers(Opened):
     """The base of ``Fabric`` that begins transfers of bytes and numbers to and from a peer."""
-
-    _lib: Library
-    _id: abi.mw_fabric_t
-
-    def _check(self, status: int) -> int:
-        return self._lib.check(status)
 
     def write(
         self,
@@ -166,7 +155,7 @@ class Transfers:
         status = self._lib.transfer_post(self._id, args, transfer_id)
         spare_args.append(args)
         self._check(status)
-        return Transfer(cast("Fabric", self), transfer_id, region)
+        return Transfer(self, transfer_id, region)
 
 
 def _are_plain(peer: object, offset: object, num_bytes: object, remote_offset: object) -> bool:

@@ -161,7 +161,8 @@ class FlatCalls:
         )
         if gpu is not None:
             ending = how(async_finish, return_recv_hook)
-            return gpu.dispatch_flat(request, ending, self._copy_outputs)
+            done: FlatReceived = gpu.dispatch_flat(request, ending, self._copy_outputs)
+            return done
         held, rows = _run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return FlatReceived(held, rows, EventOverlap(), None)
@@ -214,7 +215,9 @@ class FlatCalls:
             phase_for(async_finish, return_recv_hook),
         )
         if gpu is not None:
-            return gpu.combine_flat(handle, request, how(async_finish, return_recv_hook))
+            done: tuple[torch.Tensor, EventOverlap, Hook | None]
+            done = gpu.combine_flat(handle, request, how(async_finish, return_recv_hook))
+            return done
         operation = _flat_combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
         return out, event, hook

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._flat_plan import FlatPlan
-    from ._gpu import Gpu
     from ._memory import Owner
     from .event import EventOverlap, Hook, How
 
@@ -32,7 +31,7 @@ class GpuFlatRows(FlatRows):
 
     def __init__(
         self,
-        gpu: Gpu,
+        gpu: Any,
         raw: abi.mw_dispatch_result_t,
         plan: FlatPlan,
         copy: bool,
@@ -109,7 +108,7 @@ class GpuFlatRows(FlatRows):
         return make_views(view, self._raw, self._plan)
 
 
-def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
+def dispatch(gpu: Any, request: Request, how: How, copy: bool) -> FlatReceived:
     """``Buffer.dispatch_flat``."""
     runtime, place = gpu.runtime, gpu.place
     plan = checked_plan(runtime, request, place)
@@ -149,7 +148,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
 
 
 def combine(
-    gpu: Gpu, handle: FlatHandle, request: _flat_combine.Request, how: How
+    gpu: Any, handle: FlatHandle, request: _flat_combine.Request, how: How
 ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
     """``Buffer.combine_flat``."""
     runtime, place, plan = gpu.runtime, gpu.place, handle._plan

@@ -108,7 +108,7 @@ class OnStream(Held):
             # The graph releases at its next replay. The slot is no longer held.
             self._runtime.lib.handle_release_on(self._result.handle, abi.MW_STREAM_NONE)
             return abi.MW_OK
-        status = gpu.release(self._result.handle, self._stream)
+        status: int = gpu.release(self._result.handle, self._stream)
         self._operation.abandon()  # which would release on its own stream
         return status
 

@@ -8,6 +8,7 @@ Any thread may use a loaded library; after ``fork()`` every call in the child ra
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -138,6 +139,22 @@ def _bind(
     function.restype = result
     function.argtypes = arguments
     return function  # type: ignore[no-any-return]
+
+
+_FIRST_CAPACITY = 1 << 16
+
+
+def read_json(function: Callable[..., int], *arguments: Any) -> tuple[int, Any]:
+    """Calls a function that writes JSON text; its status, and the value if that is MW_OK."""
+    capacity = _FIRST_CAPACITY
+    while True:
+        text, length = ctypes.create_string_buffer(capacity), ctypes.c_uint64()
+        status = function(*arguments, text, capacity, ctypes.byref(length))
+        if status == abi.MW_OK:
+            return status, json.loads(text.raw[: length.value])
+        if status != abi.MW_ERR_INVALID_ARGUMENT or length.value <= capacity:
+            return status, None
+        capacity = 2 * length.value  # it may grow until the next call
 
 
 _lock = threading.Lock()

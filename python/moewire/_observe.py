@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import json
-from collections.abc import Callable
 from ctypes import byref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _abi as abi
 from . import _clocks
-
-if TYPE_CHECKING:
-    from ._runtime import Runtime
-
-_FIRST_CAPACITY = 1 << 16
-
-
-def read_json(function: Callable[..., int], *arguments: Any) -> tuple[int, Any]:
-    """Calls a function that writes JSON text; its status, and the value if that is MW_OK."""
-    capacity = _FIRST_CAPACITY
-    while True:
-        text, length = ctypes.create_string_buffer(capacity), ctypes.c_uint64()
-        status = function(*arguments, text, capacity, byref(length))
-        if status == abi.MW_OK:
-            return status, json.loads(text.raw[: length.value])
-        if status != abi.MW_ERR_INVALID_ARGUMENT or length.value <= capacity:
-            return status, None
-        capacity = 2 * length.value  # it may grow until the next call
+from ._lib import read_json
+from ._runtime import Runtime
 
 
 def paths(runtime: Runtime) -> list[dict[str, Any]]:

@@ -125,7 +125,10 @@ class PackedCalls:
         )
         if self.runtime.gpu is not None:
             ending = how(async_finish, return_recv_hook)
-            return self.runtime.gpu.dispatch(request, ending, self._copy_outputs, _wait_ns)
+            done: Received = self.runtime.gpu.dispatch(
+                request, ending, self._copy_outputs, _wait_ns
+            )
+            return done
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return recv_x, recv_count, handle, EventOverlap(), None
@@ -203,7 +206,10 @@ class PackedCalls:
             stored,
         )
         if gpu is not None:
-            return gpu.combine(handle, request, how(async_finish, return_recv_hook), _wait_ns)
+            ending = how(async_finish, return_recv_hook)
+            done: tuple[torch.Tensor, EventOverlap, Hook | None]
+            done = gpu.combine(handle, request, ending, _wait_ns)
+            return done
         operation = _combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
         return out, event, hook

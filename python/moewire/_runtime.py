@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _abi as abi
 from . import _deferred_log, _leaked, _names
@@ -22,9 +22,6 @@ from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
 from ._reach import fill
 from .errors import ClosedError, DeadlineError, MoewireError
-
-if TYPE_CHECKING:
-    from ._gpu import Gpu
 
 MAX_METADATA_BYTES = 1024
 
@@ -66,7 +63,7 @@ class Runtime:
         self.held = HeldRule(overwrites_held)
         self.lib = library()
         self.id = abi.mw_buffer_t()
-        self.gpu: Gpu | None = None  # set once, by ``Member._open``
+        self.gpu: Any = None  # set once, by ``Member._open``
         self.closed = self._freed = False
         self._closing = threading.RLock()  # reentrant: a buffer may be collected anywhere
         self.num_ranks = num_ranks

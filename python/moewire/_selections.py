@@ -5,14 +5,11 @@ On the CPU the library widens them, in memory that it keeps. On CUDA torch conve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from . import _abi as abi
-
-if TYPE_CHECKING:
-    from ._gpu import Gpu
 
 # Looked up once, not at every call.
 _INT64, _FLOAT32 = torch.int64, torch.float32
@@ -42,7 +39,7 @@ def dtypes(bits: int) -> tuple[torch.dtype, torch.dtype]:
 
 
 def on(
-    gpu: Gpu | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor | None
+    gpu: Any, topk_idx: torch.Tensor, topk_weights: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     """Ids and weights as the buffer takes them, and the flags that say what they are."""
     bits = flags(topk_idx, topk_weights)

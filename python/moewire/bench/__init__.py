@@ -64,14 +64,14 @@ def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, A
     say = _teller(options)
     say(tables.head(result))
     for number, case in enumerate(todo, 1):
-        progress(f"[{number}/{len(todo)}] {case.title}")
+        tables.progress(f"[{number}/{len(todo)}] {case.title}")
         found = _one(case, settings, options)
         result["cases"].append(found)
         text = found.get("failure")
         say(tables.failed(case.title, text) if text else tables.case(case.title, found))
         say(tables.idle(found["idle"]))
     if todo:
-        progress("overheads")
+        tables.progress("overheads")
         result["overhead_us"] = launch.run_overhead(options.timeout)
         say(tables.overheads(result["overhead_us"]))
     result["overlap"] = [
@@ -86,7 +86,7 @@ def _overlap(
     """What hooks hide, in one shape."""
     from . import launch
 
-    progress(f"overlap, {case.title}")
+    tables.progress(f"overlap, {case.title}")
     quiet = idle.wait(options.idle_wait)
     rows = launch.run_overlap(case, settings, options.timeout)
     say(tables.overlap(case.title, rows))
@@ -131,14 +131,8 @@ def _teller(options: argparse.Namespace) -> Any:
     return (lambda text: None) if options.json == "-" else (lambda text: print(text, flush=True))
 
 
-def progress(text: str) -> None:
-    """Overwrites one line of a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)
-
-
 def _show(options: argparse.Namespace, result: dict[str, Any]) -> None:
-    progress("")
+    tables.progress("")
     drawn = chart.panels(case for case in result["cases"] if "steps" in case)
     if not options.no_chart:
         for panel in drawn:

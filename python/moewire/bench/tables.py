@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 _NAMES = {
@@ -116,3 +117,9 @@ def overheads(costs: dict[str, float]) -> str:
     return "\n".join(
         ["", *(f"{_OVERHEAD_NAMES[name]}: {value:.2f} us" for name, value in costs.items())]
     )
+
+
+def progress(text: str) -> None:
+    """Overwrites one line of a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)

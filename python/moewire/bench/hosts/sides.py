@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ...errors import MoewireError
-from .. import progress
 from ..peers import Unavailable
+from ..tables import progress
 from . import cells, fabrics, native, network, plain, processors
 from .cells import Cell, Sample
 from .memory import Memory
