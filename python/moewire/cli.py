@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from . import _stdout
+from ._base import stdout
 from ._version import __version__
 from .errors import MoewireError
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0: done; 1: failed; 130: interrupted; 141: the reader of the output is
             gone.
     """
-    return _stdout.run(lambda: _run(argv))
+    return stdout.run(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:

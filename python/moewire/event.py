@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from . import _needs_torch  # noqa: F401, isort: skip
+from ._base import needs_torch  # noqa: F401, isort: skip
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from . import _abi as abi
-from . import _check
-from ._opaque import opaque_methods
+from ._base import check
+from ._base.opaque import opaque_methods
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._torch_cuda import Place
+    from ._base.place import Place
 
 
 class NoEventError(InvalidArgument, AssertionError):
@@ -167,10 +167,10 @@ def phase_for(async_finish: bool, return_recv_hook: bool) -> int:
     """
     if async_finish is False and return_recv_hook is False:
         return abi.MW_PHASE_DONE
-    event = _check.boolean("async_finish", async_finish)
-    if not _check.boolean("return_recv_hook", return_recv_hook) and not event:
+    event = check.boolean("async_finish", async_finish)
+    if not check.boolean("return_recv_hook", return_recv_hook) and not event:
         return abi.MW_PHASE_DONE
-    _check.not_both(async_finish, return_recv_hook)
+    check.not_both(async_finish, return_recv_hook)
     return abi.MW_PHASE_SENT
 
 

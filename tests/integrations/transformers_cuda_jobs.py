@@ -17,8 +17,9 @@ from integration_jobs import HOOKED
 
 import moewire.integrations.transformers as moe
 from harness.on_cuda import Waiting, current_device
-from moewire import InvalidArgument, _runtime
-from moewire._devices import SWITCH
+from moewire import InvalidArgument
+from moewire._native import runtime
+from moewire.integrations._devices import SWITCH
 
 LENGTH, MOST, FEW = 9, 64, 5
 
@@ -138,6 +139,6 @@ def _refused(model: Any) -> str:
 
 
 def _launched() -> int:
-    library: Any = _runtime.library()
+    library: Any = runtime.library()
     assert isinstance(library, Waiting)
     return library.launched["buffer_dispatch"]

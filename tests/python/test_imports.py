@@ -1,4 +1,6 @@
-"""What imports what inside the package: no circles. Read from the sources; nothing is imported.
+"""What imports what inside the package: its folders are layers, and there is no circle.
+
+Read from the sources; nothing is imported.
 
 Every import counts: at the top of a module, inside a function, and under ``TYPE_CHECKING``. One
 that is made late or for types alone hides a circle, and does not undo it: neither side can be read
@@ -15,6 +17,23 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "python" / "moewire"
 Graph = dict[str, set[str]]
+# The folders and the files at the top, from what uses everything to what everything may use. An
+# import goes to a lower line.
+LAYERS = (
+    "__main__ bench demo doctor",
+    "cli deep_ep integrations",
+    "autograd compat",
+    "buffer",
+    "_member fabric",
+    "_config trace top",
+    "_cuda",
+    "_ep",
+    "_observe _rendezvous event handle",
+    "_native",
+    "_base",
+    "_abi",
+    "_abi_fabric _abi_observe _version errors",
+)
 
 
 def name_of(path: Path, root: Path) -> str:
@@ -65,6 +84,30 @@ def test_there_is_no_circle() -> None:
     graph = graph_of(PACKAGE)
     assert len(graph) > 100
     assert circles(graph) == []
+
+
+def room_of(name: str) -> str:
+    """The folder or file at the top of the package; "" for the package itself."""
+    return [*name.split("."), ""][1]
+
+
+def arrows(graph: Graph) -> set[tuple[str, str]]:
+    pairs = {(room_of(name), room_of(other)) for name in graph for other in graph[name]}
+    return {(room, other) for room, other in pairs if room and other and room != other}
+
+
+def upwards(found: set[tuple[str, str]], layers: tuple[str, ...]) -> list[str]:
+    """The arrows that do not go down, and rooms without a line."""
+    line = {room: number for number, rooms in enumerate(layers) for room in rooms.split()}
+    missing = {room for arrow in found for room in arrow if room not in line}
+    bad = [f"{a} -> {b}" for a, b in found if {a, b} <= line.keys() and line[a] >= line[b]]
+    return [*sorted(missing), *sorted(bad)]
+
+
+def test_imports_go_down() -> None:
+    found = arrows(graph_of(PACKAGE))
+    assert upwards(found, LAYERS) == []
+    assert upwards(found, LAYERS[::-1]) != []
 
 
 @pytest.mark.parametrize(

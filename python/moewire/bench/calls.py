@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from .. import _abi as abi
-from .._lib import library
+from .._native.lib import library
 from . import compiler, workload
 from .timed import Timed
 

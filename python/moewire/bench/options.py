@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, cast
 
-from .._tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
+from .._config.tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
 from ..errors import InvalidArgument
 from .arguments import names, numbers, seconds
 from .cases import NAMES

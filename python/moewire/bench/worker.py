@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .._tuning import Tuning
+from .._config.tuning import Tuning
 from ..buffer import Buffer
 from ..errors import MoewireError
 from . import floor, warm, workload

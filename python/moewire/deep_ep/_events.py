@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from .. import _check, _torch_cuda
-from .._opaque import opaque_methods
-from .._torch_cuda import Place
+from .._base import check
+from .._base.opaque import opaque_methods
+from .._base.place import Place
+from .._cuda import torch_cuda
 from ..buffer import Buffer
 from ..event import Event, EventOverlap, Hook, StreamEvent
 from ..handle import Handle
@@ -35,10 +36,10 @@ class EventHandle(Event):
 
     def __init__(self) -> None:
         super().__init__(_Nothing())
-        ordinal = _torch_cuda.current()
+        ordinal = torch_cuda.current()
         self._moment: StreamEvent | None = None
         if ordinal is not None:
-            place = _torch_cuda.place(ordinal)
+            place = torch_cuda.place(ordinal)
             self._moment = StreamEvent(place, place.stream(), ())
 
     def current_stream_wait(self) -> None:
@@ -61,7 +62,7 @@ class Watch:
         gpu = buffer.runtime.gpu
         if stats is not None:
             place = None if gpu is None else gpu.place
-            _check.tensor(name, stats, torch.int64, (buffer.group_size,), place)
+            check.tensor(name, stats, torch.int64, (buffer.group_size,), place)
         self._buffer = buffer
         self._mask = mask
         self._stats = stats if gpu is None else None
@@ -108,7 +109,7 @@ def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Plac
     """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
     if stats is not None:
         name = "cumulative_local_expert_recv_stats"
-        _check.tensor(name, stats, torch.int32, (num_local_experts,), place)
+        check.tensor(name, stats, torch.int32, (num_local_experts,), place)
 
 
 def add_counts_when_done(stats: torch.Tensor | None, handle: Handle, event: EventOverlap) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _check
+from .._base import check
 from ..errors import PeerLostError
 
 if TYPE_CHECKING:
-    from .._torch_cuda import Place
+    from .._base.place import Place
     from ..buffer import Buffer
 
 
@@ -45,12 +45,12 @@ class Mask:
     def set(self, rank: object, masked: object) -> None:
         """Leaves a rank out, or takes it in again."""
         active = self._required()
-        active[_check.integer("rank_to_mask", rank, 0, len(active) - 1)] = not masked
+        active[check.integer("rank_to_mask", rank, 0, len(active) - 1)] = not masked
 
     def write_to(self, mask_status: torch.Tensor) -> None:
         """Fills int32 [R]; 1 for ranks that are left out."""
         active = self._required()
-        _check.tensor("mask_status", mask_status, torch.int32, (len(active),), self._place)
+        check.tensor("mask_status", mask_status, torch.int32, (len(active),), self._place)
         torch.sub(1, active, out=mask_status)
 
     def clear(self) -> None:
@@ -59,7 +59,7 @@ class Mask:
 
     def _required(self) -> torch.Tensor:
         if not self._enabled:
-            raise _check.refuse("enable_shrink", "False at construction", "True to use the mask")
+            raise check.refuse("enable_shrink", "False at construction", "True to use the mask")
         return self.active_ranks
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .. import _check
-from .._opaque import opaque_methods
+from .._base import check
+from .._base.opaque import opaque_methods
 from ..errors import UnsupportedError
 from ..event import EventOverlap
 from ._config import Config
 from ._events import EventHandle
 
 if TYPE_CHECKING:
-    from .._torch_cuda import Place
+    from .._base.place import Place
     from ..buffer import Buffer
 
 
@@ -42,9 +42,9 @@ class NormalMode:
     @classmethod
     def set_num_sms(cls, new_num_sms: int) -> None:
         """Sets ``Buffer.num_sms``, an even number, which nothing here reads."""
-        number = _check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
+        number = check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
         if number % 2:
-            raise _check.refuse("new_num_sms", number, "an even number")
+            raise check.refuse("new_num_sms", number, "an even number")
         cls.num_sms = number
 
     @classmethod

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 
 from .. import autograd
-from .._backward import refuse_capture
-from .._opaque import opaque
+from .._base.opaque import opaque
+from ..autograd._backward import refuse_capture
 from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:

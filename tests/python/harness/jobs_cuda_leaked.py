@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import moewire
-from moewire import _deferred_log
+from moewire._native import deferred_log
 
 from .emulated import Emulated
 from .jobs_cuda import TIMEOUT_US, Make, dispatch, inputs, small
@@ -69,7 +69,7 @@ def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> Non
         del rows
         gc.collect()
         assert threading.get_ident() not in said.by, "logged in the middle of a collection"
-        _deferred_log.flush()
+        deferred_log.flush()
         until(lambda: bool(said))  # a thread of an earlier buffer's may be at it
     assert workspaces(place), "the release did not fail"
     assert len(said) == 1 and "not be released" in said[0] and "out of memory" in said[0], said

@@ -12,7 +12,8 @@ import torch
 
 import moewire
 from moewire import _abi as abi
-from moewire import _gpu, _gpu_flat
+from moewire._cuda import flat as _gpu_flat
+from moewire._cuda import gpu as _gpu
 from moewire.errors import MoewireError
 
 from . import oracle, verify

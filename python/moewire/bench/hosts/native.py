@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ... import _abi_fabric as abi
 from ..._abi import MW_ERR_WOULD_BLOCK
-from ..._lib import library
+from ..._native.lib import library
 from ...errors import MoewireError, from_status
 from .. import compiler
 from .cells import Cell
