@@ -1,4 +1,4 @@
-"""``moewire bench hosts``: what lies between two hosts, beside plain sockets and others.
+"""``tests/bench hosts``: what lies between two hosts, beside plain sockets and others.
 
 Two network namespaces of this machine stand for two hosts, with a virtual cable between them that
 may be limited to the rate of a real one (tbf). Nothing leaves the machine. It needs root, and
@@ -28,7 +28,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import MoewireError
+from moewire.errors import MoewireError
+
 from . import network
 from . import options as _options
 from .place import Settings
@@ -65,7 +66,8 @@ def _markdown(result: dict[str, Any]) -> str:
 
 
 def _measure(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    from .. import idle, report, tables
+    from moewire.bench import idle, report, tables
+
     from . import start
     from . import tables as own
 

@@ -1,13 +1,14 @@
-"""The options of ``moewire bench hosts``."""
+"""The options of ``tests/bench hosts``."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ...errors import InvalidArgument
-from ..arguments import names, seconds, sizes, some_numbers
-from ..cases import Case
+from moewire.bench.arguments import names, seconds, sizes, some_numbers
+from moewire.bench.cases import Case
+from moewire.errors import InvalidArgument
+
 from . import cells
 from .place import Settings
 
@@ -22,7 +23,7 @@ def _peers(text: str) -> list[str]:
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Lists have commas; an empty list leaves that part out."""
     result = argparse.ArgumentParser(
-        prog="moewire bench hosts",
+        prog="tests/bench hosts",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

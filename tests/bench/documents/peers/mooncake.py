@@ -19,8 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..workload import Workload, dequantise
-from . import Unavailable, venvs
+from moewire.bench.peers import Unavailable
+from moewire.bench.workload import Workload, dequantise
+
+from . import venvs
 from .remote import Remote, serve
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
@@ -61,7 +63,7 @@ def _start(peer: Remote, work: Workload) -> None:
     command = [
         str(root / "bin" / "python"),
         "-m",
-        "moewire.bench.peers.mooncake",
+        __spec__.name,
         peer.prefix,
         *numbers,
     ]

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p, cast
 from typing import Any, ClassVar
 
-from ... import _abi_fabric as abi
-from ..._abi import MW_ERR_WOULD_BLOCK
-from ..._native.lib import library
-from ...errors import MoewireError, from_status
-from .. import compiler
+from moewire import _abi_fabric as abi
+from moewire._abi import MW_ERR_WOULD_BLOCK
+from moewire._native.lib import library
+from moewire.bench import compiler
+from moewire.errors import MoewireError, from_status
+
+from .. import SOURCES
 from .cells import Cell
 
 _WAIT_US = 20_000_000
@@ -59,7 +61,7 @@ class _Exchange(Structure):
 
 def load() -> ctypes.CDLL:
     """The library, compiled at its first use; raises ``CompileError``."""
-    path = compiler.build("wire", compiler.system_compiler(), ["-shared", "-fPIC", "-pthread"])
+    path = compiler.library(SOURCES / "wire.c", "-pthread")
     native = ctypes.CDLL(str(path))
     for name in ("wire_send", "wire_transfers"):
         function = getattr(native, name)

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 from typing import Any
 
-from .. import launch, workload
-from ..cases import Case
-from ..peers import Unavailable, venvs
+from moewire.bench import launch, workload
+from moewire.bench.cases import Case
+from moewire.bench.peers import Unavailable
+
+from ..peers import venvs
 from ..peers.mooncake import PACKAGE, VERSION
 from . import report
 from .network import Cable

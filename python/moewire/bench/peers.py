@@ -6,13 +6,13 @@ A peer that cannot run here is reported with its reason; the others are measured
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
 
-from ..workload import Workload
+from .workload import Workload
 
 
 class Unavailable(Exception):
@@ -39,12 +39,15 @@ class Peer(Protocol):
 
 
 def open_peers(
-    names: tuple[str, ...], work: Workload, group: dist.ProcessGroup, folder: str
+    modules: Mapping[str, str], work: Workload, group: dist.ProcessGroup, folder: str
 ) -> tuple[list[Peer], dict[str, str]]:
-    """Collective: the peers that every rank could open, and why the others are missing."""
+    """Collective: the peers that every rank could open, and why the others are missing.
+
+    ``modules``: which module's ``connect`` opens a peer, by the peer's name. It is loaded here.
+    """
     peers, failures = [], {}
-    for name in names:
-        peer, reason = _try_open(name, work, group, folder)
+    for name, module in modules.items():
+        peer, reason = _try_open(module, work, group, folder)
         reason = first_reason(reason, group)
         if reason:
             failures[name] = reason
@@ -56,19 +59,13 @@ def open_peers(
 
 
 def _try_open(
-    name: str, work: Workload, group: dist.ProcessGroup, folder: str
+    module: str, work: Workload, group: dist.ProcessGroup, folder: str
 ) -> tuple[Peer | None, str]:
     try:
-        return _opener(name)(work, group, folder), ""
+        connect = importlib.import_module(module).connect
+        return cast("Peer", connect(work, group, folder)), ""
     except Unavailable as error:
         return None, str(error)
-
-
-def _opener(name: str) -> Callable[[Workload, dist.ProcessGroup, str], Peer]:
-    """The peer's module is loaded only where it was asked for."""
-    connect: Callable[[Workload, dist.ProcessGroup, str], Peer]
-    connect = importlib.import_module(f"{__name__}.{name}").connect
-    return connect
 
 
 def first_reason(reason: str, group: dist.ProcessGroup) -> str:

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...errors import MoewireError
-from ...fabric import Fabric, Remote, Transfer
+from moewire.errors import MoewireError
+from moewire.fabric import Fabric, Remote, Transfer
+
 from . import native
 from .cells import Cell
 from .memory import Memory

@@ -20,9 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import MoewireError
-from .. import compiler
-from ..peers import Unavailable, venvs
+from moewire.bench import compiler
+from moewire.bench.peers import Unavailable
+from moewire.errors import MoewireError
+
+from .. import SOURCES
+from ..peers import venvs
 from ..peers.mooncake import PACKAGE, VERSION
 from .cells import Cell
 from .memory import Memory, mapped
@@ -143,7 +146,7 @@ def _environment(root: Path, connections: int) -> dict[str, str]:
 def _stand_in() -> Path:
     """A folder's ``libibverbs.so.1``."""
     try:
-        built = compiler.build("ibverbs", compiler.system_compiler(), ["-shared", "-fPIC"])
+        built = compiler.library(SOURCES / "ibverbs.c")
     except compiler.CompileError as error:
         raise Unavailable(f"it is linked to libibverbs.so.1, which is missing; {error}") from error
     link = built.with_name(f"{built.name}.lib") / "libibverbs.so.1"

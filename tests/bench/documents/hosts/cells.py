@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import InvalidArgument
+from moewire.errors import InvalidArgument
 
 # Bytes of one burst. Enough that its start and end do not matter; not more than _BURST_SECONDS of a
 # slow link; and few enough messages for a slow series to end.

@@ -12,8 +12,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ..compiler import cache_folder
-from . import Unavailable
+import moewire
+from moewire.bench.compiler import cache_folder
+from moewire.bench.peers import Unavailable
 
 _INSTALL_SECONDS = 600
 
@@ -57,6 +58,7 @@ def _run(command: list[str]) -> None:
 def environment(root: Path, **more: str) -> dict[str, str]:
     """For processes of the peer."""
     path = f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    package = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    folders = [Path(__file__).parents[2], Path(moewire.__file__).parents[1]]
+    given = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    paths = os.pathsep.join([*map(str, folders), *given])
     return {**os.environ, "PATH": path, "PYTHONPATH": paths, **more}

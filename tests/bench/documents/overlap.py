@@ -13,20 +13,22 @@ saved: its computing alone, or the time by which rank 1 was later, whichever is 
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..buffer import Buffer
-from ..event import Hook
-from . import workload
-from .cases import Case
-from .ours import Moewire
-from .start import Start
-from .worker import Place, Settings, gloo
+from moewire.bench import idle, launch, tables, workload
+from moewire.bench.cases import Case
+from moewire.bench.ours import Moewire
+from moewire.bench.start import Start
+from moewire.bench.worker import Place, Settings, gloo
+from moewire.buffer import Buffer
+from moewire.event import Hook
 
 DELAYS_MS = (1.0, 5.0, 20.0, 100.0)
 LIMIT = 1.1
@@ -62,6 +64,26 @@ class Compute:
     def run(self, seconds: float) -> None:
         """Computes the same number of products each time, on a busy machine, too."""
         self._rounds(max(1, round(seconds * self._per_second)))
+
+
+def measure(
+    todo: list[Case], settings: Settings, options: argparse.Namespace, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What hooks hide, in each shape."""
+    return [_one(case, settings, options, say) for case in todo]
+
+
+def _one(
+    case: Case, settings: Settings, options: argparse.Namespace, say: Callable[[str], None]
+) -> dict[str, Any]:
+    tables.progress(f"overlap, {case.title}")
+    quiet = idle.wait(options.idle_wait)
+    with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
+        ranks = [(case, settings, Place(rank, folder, "")) for rank in range(case.ranks)]
+        rows = summarise(*launch.run_all(run, ranks, options.timeout))
+    say(table(case.title, rows))
+    say(tables.idle(quiet))
+    return {**case._asdict(), "idle": quiet, "rows": rows}
 
 
 def run(case: Case, settings: Settings, place: Place) -> list[Samples]:
@@ -145,3 +167,22 @@ def _row(delay: float, kind: str, early: Samples, late: Samples) -> dict[str, An
 
 def _lasted(samples: list[tuple[float, float]]) -> list[float]:
     return [end - begin for begin, end in samples]
+
+
+def table(title: str, rows: list[dict[str, Any]]) -> str:
+    """One line per operation and delay."""
+    heading = (
+        f"{'one peer is late':18}{'by':>10}{'work alone':>13}{'blocking':>12}{'overlapped':>12}"
+        f"{'x':>7}  hidden within 10 %"
+    )
+    return "\n".join(["", title, heading, *map(_line, rows)])
+
+
+def _line(row: dict[str, Any]) -> str:
+    times = (row["late_us"], row["work_us"], row["blocking_us"], row["overlapped_us"])
+    late, work, blocking, overlapped = (f"{us / 1e3:.2f} ms" for us in times)
+    verdict = "yes" if row["hidden"] else "no"
+    return (
+        f"{row['operation']:18}{late:>10}{work:>13}{blocking:>12}{overlapped:>12}"
+        f"{row['ratio']:>7.2f}  {verdict}, in {row['hidden_share']:.0%} of the repetitions"
+    )
