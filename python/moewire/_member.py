@@ -15,8 +15,9 @@ from ._base.opaque import opaque_methods
 from ._config import tuning as _tuning
 from ._config.device import refuse_unsized
 from ._config.tuning import Tuning
-from ._cuda.gpu import Gpu
-from ._native.runtime import Runtime
+from ._cpu.engine import Cpu
+from ._cuda.engine import Cuda
+from ._ep.engine import Engine
 from ._observe import recorded
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ class Member:
         ordered = abi.MW_CONFIG_DETERMINISTIC if deterministic else 0
         tuning = dict(_tuning.native(Tuning()) if options.tuning is None else options.tuning)
         asked = int(tuning.pop("flags"))
+        engine: type[Engine] = Cpu
         if tuning.get("device") == abi.MW_DEVICE_CUDA:
-            hint = "get_ep_buffer_size_hint"
+            engine, hint = Cuda, "get_ep_buffer_size_hint"
             refuse_unsized("cuda", "num_ep_buffer_bytes", self.num_ep_buffer_bytes, hint)
-        self.runtime = Runtime(
+        self.runtime = engine(
             rank=self.rank,
             num_ranks=self.group_size,
             num_bytes=self.num_ep_buffer_bytes,
@@ -78,8 +80,6 @@ class Member:
         )
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
-            if tuning.get("device") == abi.MW_DEVICE_CUDA:
-                self.runtime.gpu = Gpu(self.runtime, int(tuning["device_ordinal"]))
             rendezvous.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
             self._finalizer()

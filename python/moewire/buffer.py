@@ -17,7 +17,6 @@ from . import _abi as abi
 from ._base import check
 from ._base.opaque import opaque_methods
 from ._config import tuning as _tuning
-from ._ep import results
 from ._ep.flat import FlatCalls
 from ._ep.flat_results import FlatHandle
 from ._ep.packed import PackedCalls, Received
@@ -374,10 +373,5 @@ class Buffer(PackedCalls, FlatCalls, Member):
         check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
-        if self.runtime.gpu is not None:
-            room = self.runtime.gpu.combine_buffer(handle)
-            return room[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else room
-        address = self.runtime.combine_buffer(handle._id, timeout_us)
-        mapping = self.runtime.mapping(handle._result)
-        view = results.combine_view(mapping, address, handle._plan)
+        view = self.runtime.combine_view(handle, timeout_us)
         return view[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else view

@@ -44,7 +44,7 @@ def everything(root: str, driver: str, name: str) -> dict[str, Any]:
         with torch.inference_mode():
             answer = {"logits": torch.equal(spread(there).logits.cpu(), alone)}
         answer["launched"] = _launched()
-        answer["on_cuda"] = [one.runtime.gpu is not None for one in moe.buffers(spread)]
+        answer["on_cuda"] = [not one.runtime.drives for one in moe.buffers(spread)]
         answer["rounds"] = _rounds(spread, there, alone)
         answer["wrong"] = _differing(_gradients(spread, there), want)
         answer["join"] = _join(spread, there, alone)

@@ -29,7 +29,6 @@ from harness import (
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
 from harness.team import Team
-from moewire._cuda import gpu
 from moewire._ep import results
 
 ON_DEVICE = cuda_device.asked()
@@ -208,7 +207,7 @@ def test_what_calls_keep(place: Place, seed: int, job: Any) -> None:
 def test_a_dispatch_that_fails_once_launched_is_released(
     place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, failures = results.copies_on_stream, threading.local()
+    whole, failures = results.copies_of_all, threading.local()
 
     def fail(*args: Any) -> Any:
         failures.number = getattr(failures, "number", 0) + 1
@@ -216,7 +215,7 @@ def test_a_dispatch_that_fails_once_launched_is_released(
             raise MemoryError("no room for copies")
         return whole(*args)
 
-    monkeypatch.setattr(gpu, "copies_on_stream", fail)
+    monkeypatch.setattr(results, "copies_of_all", fail)
     jobs_cuda.in_threads(
         2, lambda rank, make: jobs_cuda_order.failed_behind_launch(place, make, rank, seed)
     )

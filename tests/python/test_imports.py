@@ -26,7 +26,7 @@ LAYERS = (
     "buffer",
     "_member fabric",
     "_config trace top",
-    "_cuda",
+    "_cpu _cuda",
     "_ep",
     "_observe _rendezvous event handle",
     "_native",

@@ -203,7 +203,7 @@ def test_a_slow_reader(team: Team) -> None:
 
 
 def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top._live, "find", live.Found)
+    monkeypatch.setattr(top.live, "find", live.Found)
     assert top.measure({}).groups == []
     assert "no ranks" in top.show([])
 

@@ -8,7 +8,7 @@ sizes that the buffer was created for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,9 +16,7 @@ from .. import _abi as abi
 from .numbers import boolean as boolean
 from .numbers import integer as integer
 from .numbers import refuse as refuse
-
-if TYPE_CHECKING:
-    from .place import Place
+from .place import HOST, Place
 
 # Bounds the small tensors allocated before the library sees the number.
 MAX_EXPERTS = 1 << 20
@@ -84,20 +82,20 @@ def tensor(
     value: object,
     dtype: torch.dtype,
     shape: tuple[int | None, ...],
-    place: Place | None = None,
+    place: Place = HOST,
     dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
     """Checks for a contiguous tensor of ``dtype`` and ``shape``; None stands for any size.
 
-    It must be on the CPU, or on the device of ``place``. ``dtypes``: all types that a caller may
+    It must lie on the device of ``place``. ``dtypes``: all types that a caller may
     give, if there are several; ``dtype`` is then the type of the given tensor, or the first of
     them.
     """
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
-    if not (value.is_cpu if place is None else place.holds(value)):
-        allowed = "device cpu" if place is None else f"device {place.name}"
-        raise refuse(name, f"device {value.device}", f"{allowed}, on which the buffer was made")
+    if not place.holds(value):
+        allowed = f"device {place.name}, on which the buffer was made"
+        raise refuse(name, f"device {value.device}", allowed)
     if value.dtype is not dtype:
         allowed = ", ".join(map(str, dtypes or (dtype,)))
         raise refuse(name, f"dtype {value.dtype}", f"dtype {allowed}")
@@ -112,15 +110,15 @@ def tensor(
 
 def known(
     name: str,
-    value: torch.Tensor,
+    value: torch.Tensor | None,
     dtype: torch.dtype,
     shape: tuple[int, ...],
-    place: Place | None = None,
+    place: Place = HOST,
     quick: Quick = plain,
     dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
     """``tensor`` for a shape that is wholly known: quick if the tensor is right."""
-    if not (quick(value, dtype) and value.shape == shape):
+    if not (quick(value, dtype) and value is not None and value.shape == shape):
         tensor(name, value, dtype, shape, place, dtypes)
 
 
@@ -129,7 +127,7 @@ def outputs(
     dtype: torch.dtype,
     shape: tuple[int, ...],
     name: str = "x",
-    place: Place | None = None,
+    place: Place = HOST,
 ) -> None:
     """Checks for expert outputs of the ``dtype`` that their dispatch chose."""
     given = getattr(x, "dtype", None)
@@ -147,7 +145,7 @@ def num_extras(name: str, count: int) -> None:
         raise refuse(name, f"{count} of them", f"at most {abi.MW_MAX_EXTRAS}")
 
 
-def along(name: str, value: object, num_tokens: int, place: Place | None = None) -> None:
+def along(name: str, value: object, num_tokens: int, place: Place = HOST) -> None:
     """Checks for a contiguous tensor of any dtype with a row for each token."""
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
@@ -207,7 +205,7 @@ def topk(num_topk: int) -> None:
 
 
 def active_ranks(
-    value: torch.Tensor | None, num_ranks: int, place: Place | None = None
+    value: torch.Tensor | None, num_ranks: int, place: Place = HOST
 ) -> tuple[int, int]:
     """Address and length of ``active_ranks``; (0, 0) for None."""
     if value is None:

@@ -1,8 +1,8 @@
-"""What Moewire asks about the device where a buffer's rows lie."""
+"""What Moewire asks about the device where a buffer's rows lie: the host's memory, or a GPU."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -62,3 +62,53 @@ class Place(Protocol):
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         """Keeps a tensor's memory from reuse until a stream has finished its present work."""
+
+
+class Host:
+    """The CPU: its one stream is the calling thread, which has finished all that it began."""
+
+    name = "cpu"
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return bool(tensor.is_cpu)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+
+    like = staticmethod(torch.empty_like)
+    pinned = empty
+
+    def view(
+        self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
+    ) -> torch.Tensor:
+        raise NotImplementedError("a mapping of the workspace makes its views")
+
+    def stream(self) -> Any:
+        return torch.cpu.current_stream()
+
+    side = stream
+
+    def handle(self, stream: Any) -> int:
+        return 0
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def follow(self, stream: Any, other: Any) -> None: ...
+
+    def record(self, stream: Any) -> Any: ...
+
+    def wait(self, stream: Any, event: Any) -> None: ...
+
+    def finish(self, stream: Any) -> None: ...
+
+    def capturing(self, stream: Any) -> bool:
+        return False
+
+    def recording(self) -> bool:
+        return False
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None: ...
+
+
+HOST: Place = Host()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -85,6 +86,7 @@ class OnStream(Held):
     _stream: Any = None
     _captured = False
     _answer: Answer
+    _release_on: Callable[[abi.mw_handle_t, Any], int]  # behind the buffer's last operation
 
     @property
     def peers_have_more(self) -> bool:
@@ -94,21 +96,19 @@ class OnStream(Held):
 
     def release(self) -> None:
         """Tells every rank that this one is done with the operation. Idempotent."""
-        gpu = self._runtime.gpu
-        if gpu is not None and not self._released:
-            self._stream = gpu.place.stream()
+        if not self._released:
+            self._stream = self._answer.place.stream()
         super().release()
 
     def _release(self) -> int:
-        gpu = self._runtime.gpu
-        if self._released or gpu is None or self._runtime.closed or self._runtime.lib.forked:
+        if self._released or self._runtime.closed or self._runtime.lib.forked:
             return abi.MW_OK
         self._released = True
-        if self._captured and not gpu.place.capturing(self._stream):
+        if self._captured and not self._answer.place.capturing(self._stream):
             # The graph releases at its next replay. The slot is no longer held.
             self._runtime.lib.handle_release_on(self._result.handle, abi.MW_STREAM_NONE)
             return abi.MW_OK
-        status: int = gpu.release(self._result.handle, self._stream)
+        status = self._release_on(self._result.handle, self._stream)
         self._operation.abandon()  # which would release on its own stream
         return status
 

@@ -9,21 +9,20 @@ import torch
 from .. import _abi as abi
 from .._base import check
 from .._base.opaque import opaque_methods
-from .._native.runtime import Runtime, size_hint
-from ..event import EventOverlap, Hook, completion, how, phase_for
+from .._native.runtime import size_hint
+from ..event import EventOverlap, Hook, how
 from ..handle import refuse_foreign
-from . import flat_combine, selections
-from .dispatch import flags as flags_for
-from .flat_request import Request, checked_plan, fill, several
-from .flat_results import FlatHandle, FlatReceived, FlatRows
-from .operation import start_dispatch
+from . import combine as _combine
+from . import dispatch as _dispatch
+from .engine import Engine
+from .flat_results import FlatHandle, FlatReceived
 
 
 @opaque_methods
 class FlatCalls:
     """The flat form of a buffer's operations. ``Buffer`` has the notation."""
 
-    runtime: Runtime
+    runtime: Engine
     _copy_outputs: bool
 
     @staticmethod
@@ -141,33 +140,29 @@ class FlatCalls:
         Raises:
             MoewireError: as for ``dispatch``.
         """
+        engine = self.runtime
         if handle is not None:
-            _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)
+            _check_cached(engine, handle, topk_idx, topk_weights, x, num_experts)
             topk_idx = handle._topk_idx
-        gpu = self.runtime.gpu
-        ids, weights, stored = selections.on(gpu, topk_idx, topk_weights)
+        ids, weights, stored = engine.selections(topk_idx, topk_weights)
         no_routing = abi.MW_DISPATCH_NO_ROUTING if handle is not None else 0
-        flags = flags_for(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
-        request = Request(
+        request = _dispatch.Request(
             x,
             ids,
-            weights,
-            several(extra),
             active_ranks,
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            flags | no_routing | abi.MW_DISPATCH_FLAT | self.runtime.held.flag | stored,
-            phase_for(async_finish, return_recv_hook),
+            _dispatch.flags(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
+            | no_routing
+            | abi.MW_DISPATCH_FLAT
+            | engine.held.flag
+            | stored,
+            weights,
+            _dispatch.several(extra),
         )
-        if gpu is not None:
-            ending = how(async_finish, return_recv_hook)
-            done: FlatReceived = gpu.dispatch_flat(request, ending, self._copy_outputs)
-            return done
-        held, rows = _run(self.runtime, request, self._copy_outputs)
-        if request.phase == abi.MW_PHASE_DONE:
-            return FlatReceived(held, rows, EventOverlap(), None)
-        event, hook = completion(held, async_finish, return_recv_hook, (x, request.topk_idx))
+        ending = how(async_finish, return_recv_hook)
+        (held, rows), (event, hook) = engine.dispatch(request, ending, self._copy_outputs)
         return FlatReceived(held, rows, event, hook)
 
     def combine_flat(
@@ -201,68 +196,34 @@ class FlatCalls:
         Raises:
             MoewireError: as for ``combine``.
         """
-        refuse_foreign(self.runtime, handle, FlatHandle)
-        gpu = self.runtime.gpu
-        if gpu is not None:
-            out = gpu.output(out, (handle._num_tokens, handle._plan.hidden))
-        else:
-            out = flat_combine.output(out, handle)
-        request = flat_combine.Request(
+        engine = self.runtime
+        refuse_foreign(engine, handle, FlatHandle)
+        out = engine.output(out, handle)
+        request = _combine.Request(
             y,
+            None,
+            None,
             active_ranks,
             timeout_us,
             check.boolean("zero_copy", zero_copy),
             out,
-            phase_for(async_finish, return_recv_hook),
         )
-        if gpu is not None:
-            done: tuple[torch.Tensor, EventOverlap, Hook | None]
-            done = gpu.combine_flat(handle, request, how(async_finish, return_recv_hook))
-            return done
-        operation = flat_combine.run(self.runtime, handle, request)
-        event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
+        ending = how(async_finish, return_recv_hook)
+        event, hook = engine.combine(handle, request, ending)
         return out, event, hook
 
 
 def _check_cached(
-    runtime: Runtime,
+    engine: Engine,
     handle: FlatHandle,
     topk_idx: object,
     topk_weights: object,
     x: torch.Tensor,
     num_experts: int,
 ) -> None:
-    refuse_foreign(runtime, handle, FlatHandle)
+    refuse_foreign(engine, handle, FlatHandle)
     if topk_idx is not None or topk_weights is not None:
         raise check.refuse("topk_idx and topk_weights", "tensors", "None with a handle")
     if num_experts != handle._plan.num_experts:
         raise check.refuse("num_experts", num_experts, f"the handle's {handle._plan.num_experts}")
-    place = None if runtime.gpu is None else runtime.gpu.place
-    check.tensor("x", x, torch.bfloat16, (handle._num_tokens, None), place)
-
-
-def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, FlatRows]:
-    plan = checked_plan(runtime, request)
-    active = check.active_ranks(request.active_ranks, runtime.num_ranks)
-    runtime.refuse_closed()
-    raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
-    # Autograd would save a view, and find other numbers in it later.
-    grad = request.x.requires_grad and torch.is_grad_enabled()
-    rows = FlatRows(runtime, raw, plan, copy or grad)
-    # The caller may overwrite its own; a later dispatch may ask for this routing.
-    routing = request.topk_idx.clone() if request.topk_weights is not None else request.topk_idx
-    args = plan.args.take()
-    fill(args, request, active, rows, raw)
-    operation = None
-    try:
-        borrowed = (request, rows, raw)
-        operation = start_dispatch(runtime, args, request.phase, borrowed)
-        plan.args.release(args)
-        operation.when_done(rows.fill)
-    except BaseException:
-        if operation is not None:
-            operation.abandon()
-        if raw.handle.id and not runtime.lib.forked:
-            runtime.lib.handle_release(raw.handle)
-        raise
-    return FlatHandle(runtime, raw, operation, plan, rows, routing), rows
+    check.tensor("x", x, torch.bfloat16, (handle._num_tokens, None), engine.place)

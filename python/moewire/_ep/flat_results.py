@@ -4,112 +4,24 @@ from __future__ import annotations
 
 from .._base import needs_torch  # noqa: F401, isort: skip
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
-
 import torch
 
 from .. import _abi as abi
-from .._base.check import FP8_BLOCK, UE8M0_PACK
 from .._base.opaque import opaque_methods
-from .._native.flat_plan import FlatPlan
-from .._native.memory import Mapping
+from .._native.plan import Plan
 from .._native.runtime import Runtime
 from ..event import EventOverlap, Hook
 from ..handle import Driven, Held
-from .results import RecvX
-
-
-class Tensors(NamedTuple):
-    """All that a row has; undefined beyond the rows received."""
-
-    data: torch.Tensor  # bf16 or float8_e4m3fn [R*M, H]
-    scales: torch.Tensor | None  # as in _results.Rows, [R*M, ...]
-    src_info: torch.Tensor  # int32 [R*M]
-    topk_idx: torch.Tensor | None  # int64 [R*M, K]
-    topk_weights: torch.Tensor | None  # float32 [R*M, K]
-    extra: tuple[torch.Tensor, ...]  # [R*M, ...]
-
-    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
-        """A copy of this with ``change`` applied to each tensor."""
-
-        def change_if(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else change(tensor)
-
-        data, scales, src_info, topk_idx, topk_weights, extra = self
-        return Tensors(
-            change(data),
-            change_if(scales),
-            change(src_info),
-            change_if(topk_idx),
-            change_if(topk_weights),
-            tuple(change(one) for one in extra),
-        )
-
-    def parts(self) -> list[torch.Tensor]:
-        """The tensors that are not None."""
-        alone = (self.data, self.scales, self.src_info, self.topk_idx, self.topk_weights)
-        return [part for part in (*alone, *self.extra) if part is not None]
-
-    def first(self, num_rows: int, copy: bool) -> Tensors:
-        """The first rows: new views, which nothing else holds, or copies."""
-        return self.each(lambda tensor: tensor[:num_rows].clone() if copy else tensor[:num_rows])
-
-
-def _views(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Tensors:
-    """Views of the workspace: made once per slab and plan, no copy."""
-    key = (raw.recv_x, plan)
-    found: Tensors | None = mapping.find(key)
-    if found is None:
-        found = make_views(mapping.view, raw, plan)
-        mapping.keep(key, found)
-    return found
-
-
-# A tensor over the workspace: address, shape, dtype.
-View: TypeAlias = Callable[[int, tuple[int, ...], torch.dtype], torch.Tensor]
-
-
-def make_views(view: View, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Tensors:
-    """Tensors over all the room that there is, [R*M, ...]."""
-    num_rows, hidden = plan.rows
-    dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
-    scales = topk_idx = topk_weights = None
-    if plan.fp8:  # contiguous as [H/128, R*M], as in the packed form
-        words = hidden // (FP8_BLOCK * UE8M0_PACK if plan.ue8m0 else FP8_BLOCK)
-        kind = torch.int32 if plan.ue8m0 else torch.float32
-        scales = view(raw.recv_scales, (words, num_rows), kind).t()
-    if not plan.no_routing:
-        shape = (num_rows, plan.num_topk)
-        topk_idx = view(raw.recv_topk_idx, shape, torch.int64)
-        topk_weights = view(raw.recv_topk_weights, shape, torch.float32)
-    return Tensors(
-        view(raw.recv_x, plan.rows, dtype),
-        scales,
-        view(raw.src_info, (num_rows,), torch.int32),
-        topk_idx,
-        topk_weights,
-        tuple(
-            view(raw.recv_extra[at], (num_rows, *shape), dtype)
-            for at, (dtype, shape) in enumerate(plan.extra)
-        ),
-    )
+from .results import RecvX, Rows
 
 
 class FlatRows:
     """The rows of one dispatch, once they are there. The operation refers to it, not it to that."""
 
-    def __init__(
-        self, runtime: Runtime, raw: abi.mw_dispatch_result_t, plan: FlatPlan, copy: bool
-    ) -> None:
-        self._runtime = runtime
-        self._raw = raw
-        self._plan = plan
-        self._copy = copy
-        self.counts = torch.empty_like(plan.counts)  # written by the library
-        self.layout = torch.empty_like(plan.layout)  # written by the library
+    def __init__(self, counts: torch.Tensor, layout: torch.Tensor) -> None:
+        self.counts, self.layout = counts, layout  # written by the library
         self.num_rows = 0
-        self.tensors: Tensors | None = None
+        self.tensors: Rows | None = None
 
     def ranges(self) -> torch.Tensor:
         """A copy of ``layout``."""
@@ -122,11 +34,10 @@ class FlatRows:
         """Drops the tensors; the numbers of rows stay."""
         self.tensors = None
 
-    def fill(self) -> None:
-        """Called when the results are complete, and before they can be released."""
-        mapping = self._runtime.mapping(self._raw)
+    def fill(self, rows: Rows, copy: bool) -> None:
+        """From all the room that there is. The results are complete, and were not released."""
         self.num_rows = int(self.counts[0])
-        self.tensors = _views(mapping, self._raw, self._plan).first(self.num_rows, self._copy)
+        self.tensors = rows.first(self.num_rows, copy)
 
 
 @opaque_methods
@@ -144,7 +55,7 @@ class FlatHandle(Held):
         runtime: Runtime,
         raw: abi.mw_dispatch_result_t,
         operation: Driven,
-        plan: FlatPlan,
+        plan: Plan,
         rows: FlatRows,
         topk_idx: torch.Tensor,
     ) -> None:
@@ -182,7 +93,7 @@ class FlatReceived:
     ``handle``, ``event`` and ``hook`` are there at once. All else is known when the receive phase
     has ended. Reading it earlier runs what the hook or the event would run, and waits.
 
-    The N rows are in order of their source ranks and, within one, of their tokens. Tensors are
+    The N rows are in order of their source ranks and, within one, of their tokens. Rows are
     views of the workspace, valid until the handle is released, or ordinary ones, as ``dispatch``
     says.
     """
@@ -200,7 +111,7 @@ class FlatReceived:
         again."""
         self._rows.forget()
 
-    def _tensors(self) -> Tensors:
+    def _tensors(self) -> Rows:
         if self._rows.tensors is None:
             self.handle.finish()
             self._rows.wait()
@@ -215,8 +126,7 @@ class FlatReceived:
     @property
     def recv_x(self) -> RecvX:
         """bf16 [N, H], or with fp8 a pair: float8_e4m3fn [N, H] and scales as ``dispatch``'s."""
-        data, scales = self._tensors()[:2]
-        return data if scales is None else (data, scales)
+        return self._tensors().recv_x
 
     @property
     def recv_topk_idx(self) -> torch.Tensor | None:

@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 import torch
 
-from .. import _abi as abi
 from .._base.numbers import boolean
 from .._base.opaque import opaque_methods
-from .._native.runtime import Runtime
-from ..event import EventOverlap, Hook, completion, how, phase_for
+from ..event import EventOverlap, Hook, how
 from ..handle import Handle, refuse_foreign
-from . import combine, dispatch, selections
+from . import combine as _combine
+from . import dispatch as _dispatch
+from .engine import Engine
 from .results import RecvX
 
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
@@ -22,7 +22,7 @@ Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | No
 class PackedCalls:
     """The packed form of a buffer's operations. ``Buffer`` has the notation."""
 
-    runtime: Runtime
+    runtime: Engine
     _copy_outputs: bool
 
     def dispatch(
@@ -106,33 +106,30 @@ class PackedCalls:
                 dtype of outputs; the buffer stays usable.
             FencedError: the others took this rank out.
         """
-        topk_idx, topk_weights, stored = selections.on(self.runtime.gpu, topk_idx, topk_weights)
-        request = dispatch.Request(
+        engine = self.runtime
+        topk_idx, topk_weights, stored = engine.selections(topk_idx, topk_weights)
+        request = _dispatch.Request(
             x,
             topk_idx,
             active_ranks,
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            dispatch.flags(
-                True if use_fp8 is None else use_fp8, more, round_scale, use_ue8m0, fp32_outputs
+            _dispatch.flags(
+                use_fp8 is None or use_fp8,
+                more,
+                round_scale,
+                use_ue8m0,
+                fp32_outputs,
+                pre_reduce,
             )
-            | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0)
-            | self.runtime.held.flag
+            | engine.held.flag
             | stored,
-            phase_for(async_finish, return_recv_hook),
             topk_weights,
         )
-        if self.runtime.gpu is not None:
-            ending = how(async_finish, return_recv_hook)
-            done: Received = self.runtime.gpu.dispatch(
-                request, ending, self._copy_outputs, _wait_ns
-            )
-            return done
-        recv_x, recv_count, handle = dispatch.run(self.runtime, request, self._copy_outputs)
-        if request.phase == abi.MW_PHASE_DONE:
-            return recv_x, recv_count, handle, EventOverlap(), None
-        event, hook = completion(handle, async_finish, return_recv_hook, (x, topk_idx))
+        ending = how(async_finish, return_recv_hook)
+        results, (event, hook) = engine.dispatch(request, ending, self._copy_outputs, _wait_ns)
+        recv_x, recv_count, handle = results
         return recv_x, recv_count, handle, event, hook
 
     def combine(
@@ -187,29 +184,20 @@ class PackedCalls:
             NotCombinedError: a rank, which the text names, released the operation without combining
                 it.
         """
-        refuse_foreign(self.runtime, handle, Handle)
-        gpu = self.runtime.gpu
-        if gpu is not None:
-            out = gpu.output(out, (handle._num_tokens, handle._plan.hidden))
-        else:
-            out = combine.output(out, handle)
-        topk_idx, weights, stored = selections.on(gpu, topk_idx, topk_weights)
-        request = combine.Request(
+        engine = self.runtime
+        refuse_foreign(engine, handle, Handle)
+        out = engine.output(out, handle)
+        topk_idx, weights, stored = engine.selections(topk_idx, topk_weights)
+        request = _combine.Request(
             x,
             topk_idx,
-            weights if weights is not None else topk_weights,
+            weights,
             active_ranks,
             timeout_us,
             boolean("zero_copy", zero_copy),
             out,
-            phase_for(async_finish, return_recv_hook),
             stored,
         )
-        if gpu is not None:
-            ending = how(async_finish, return_recv_hook)
-            done: tuple[torch.Tensor, EventOverlap, Hook | None]
-            done = gpu.combine(handle, request, ending, _wait_ns)
-            return done
-        operation = combine.run(self.runtime, handle, request)
-        event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
+        ending = how(async_finish, return_recv_hook)
+        event, hook = engine.combine(handle, request, ending, _wait_ns)
         return out, event, hook

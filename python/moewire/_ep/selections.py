@@ -5,11 +5,10 @@ On the CPU the library widens them, in memory that it keeps. On CUDA torch conve
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from .. import _abi as abi
+from .._base.place import Place
 
 # Looked up once, not at every call.
 _INT64, _FLOAT32 = torch.int64, torch.float32
@@ -38,15 +37,13 @@ def dtypes(bits: int) -> tuple[torch.dtype, torch.dtype]:
     return ids, _OF_FLAG.get(bits & _WEIGHT_FLAGS, _FLOAT32)
 
 
-def on(
-    gpu: Any, topk_idx: torch.Tensor, topk_weights: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None, int]:
-    """Ids and weights as the buffer takes them, and the flags that say what they are."""
+def widened(
+    topk_idx: torch.Tensor, topk_weights: torch.Tensor | None, place: Place
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Ids and weights that lie there as int64 and float32."""
     bits = flags(topk_idx, topk_weights)
-    if not bits or gpu is None:
-        return topk_idx, topk_weights, bits
-    if bits & abi.MW_TOPK_IDX_INT32 and gpu.place.holds(topk_idx):
+    if bits & abi.MW_TOPK_IDX_INT32 and place.holds(topk_idx):
         topk_idx = topk_idx.to(_INT64)
-    if topk_weights is not None and bits & _WEIGHT_FLAGS and gpu.place.holds(topk_weights):
+    if topk_weights is not None and bits & _WEIGHT_FLAGS and place.holds(topk_weights):
         topk_weights = topk_weights.to(_FLOAT32)
-    return topk_idx, topk_weights, 0
+    return topk_idx, topk_weights

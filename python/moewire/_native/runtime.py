@@ -14,13 +14,11 @@ from typing import Any
 
 from .. import _abi as abi
 from ..errors import ClosedError, DeadlineError, MoewireError
-from . import deferred_log, leaked, names
+from . import deferred_log, names
 from .event_log import EventLog
-from .flat_plan import FlatPlan
-from .held import HeldRule
 from .lib import fill, library
 from .memory import MappingCache
-from .plan import SLICE_US, Plan, Plans
+from .plan import SLICE_US
 
 MAX_METADATA_BYTES = 1024
 
@@ -45,7 +43,12 @@ def _say_raised(before: int, now: int) -> None:
 
 
 class Runtime:
-    """One native buffer. Any thread may use it; the library serialises what must be."""
+    """One native buffer. Any thread may use it; the library serialises what must be.
+
+    ``_ep.engine`` adds the operations.
+    """
+
+    _close_may_fail = False  # for a while, as long as a device works for the buffer
 
     def __init__(
         self,
@@ -57,17 +60,12 @@ class Runtime:
         flags: int,
         slow_after_us: int,
         tuning: Mapping[str, int | bytes],
-        overwrites_held: bool = False,
     ) -> None:
-        self.held = HeldRule(overwrites_held)
         self.lib = library()
         self.id = abi.mw_buffer_t()
-        self.gpu: Any = None  # set once, by ``Member._open``
         self.closed = self._freed = False
         self._closing = threading.RLock()  # reentrant: a buffer may be collected anywhere
         self.num_ranks = num_ranks
-        self.plans = Plans(num_ranks, Plan)
-        self.flat_plans = Plans(num_ranks, FlatPlan)
         self._mappings = MappingCache(self.lib, max(2, num_slots))
         self.mapping = self._mappings.get  # that a dispatch's result lies in
         config = abi.mw_config_t(
@@ -148,13 +146,7 @@ class Runtime:
 
         If a device cannot free its memory yet, it raises, and may be called again.
         """
-        if self._freed or self.lib.forked:
-            return
-        if self.gpu is not None:
-            self.events.look()
         self._leave()
-        if self.gpu is not None:
-            leaked.retry()
         deferred_log.flush()
 
     def _leave(self) -> None:
@@ -163,18 +155,20 @@ class Runtime:
             return
         first, self.closed = not self.closed, True
         if first:
-            self._mappings.clear()
-            if self.gpu is not None:
-                self.gpu.close()
+            self._forget()
         with self._closing:
             self._free()
+
+    def _forget(self) -> None:
+        """Drops every view; tensors that are still held keep the memory."""
+        self._mappings.clear()
 
     def _free(self) -> None:
         # Another thread may have freed it while this one waited for the lock.
         if self._freed:
             return
         status = self.lib.buffer_close(self.id)
-        if status < 0 and status != abi.MW_ERR_HANDLE and self.gpu is not None:
+        if status < 0 and status != abi.MW_ERR_HANDLE and self._close_may_fail:
             raise self.error(status)
         self._freed = True
 

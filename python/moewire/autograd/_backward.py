@@ -46,18 +46,16 @@ def check_inputs(
 
 def refuse_capture(buffer: Buffer) -> None:
     """Raises during a capture, before anything of a forward or a backward is recorded."""
-    place = place_of(buffer)
-    if place is not None and place.capturing(place.stream()):
+    if place_of(buffer).recording():
         raise UnsupportedError(
             "the number of rows is waited for on the host: not while the stream is captured into "
             "a graph"
         )
 
 
-def place_of(buffer: Buffer) -> Place | None:
-    """The buffer's CUDA device; None: the CPU."""
-    gpu = buffer.runtime.gpu
-    return None if gpu is None else gpu.place
+def place_of(buffer: Buffer) -> Place:
+    """Where the buffer's rows lie."""
+    return buffer.runtime.place
 
 
 class Returning(Generic[AnyHandle]):

@@ -101,7 +101,7 @@ class Buffer(NormalMode):
             num_bytes = _NORMAL_BYTES
         self._buffer = _Core(group, num_bytes, device=device)
         self.runtime: Runtime | None = self._buffer.runtime
-        self._place = None if self.runtime.gpu is None else self.runtime.gpu.place
+        self._place = self.runtime.place
         self.group = group
         self.rank = self._buffer.rank
         self.group_size = self._buffer.group_size

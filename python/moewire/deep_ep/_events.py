@@ -59,14 +59,13 @@ class Watch:
     """
 
     def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
-        gpu = buffer.runtime.gpu
+        engine = buffer.runtime
         if stats is not None:
-            place = None if gpu is None else gpu.place
-            check.tensor(name, stats, torch.int64, (buffer.group_size,), place)
+            check.tensor(name, stats, torch.int64, (buffer.group_size,), engine.place)
         self._buffer = buffer
         self._mask = mask
-        self._stats = stats if gpu is None else None
-        self.on_device = None if gpu is None else stats
+        self._stats = stats if engine.drives else None
+        self.on_device = None if engine.drives else stats
         self._before: list[int] = []
 
     def __enter__(self) -> None:
@@ -105,7 +104,7 @@ class _Watched:
             self._finish()
 
 
-def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place | None) -> None:
+def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place) -> None:
     """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
     if stats is not None:
         name = "cumulative_local_expert_recv_stats"

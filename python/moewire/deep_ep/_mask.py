@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._base import check
+from .._base.place import HOST, Place
 from ..errors import PeerLostError
 
 if TYPE_CHECKING:
-    from .._base.place import Place
     from ..buffer import Buffer
 
 
@@ -20,7 +20,7 @@ class Mask:
     Without ``enable_shrink`` a client neither sees nor changes it, and a lost rank is an error.
     """
 
-    def __init__(self, num_ranks: int, enabled: bool, place: Place | None = None) -> None:
+    def __init__(self, num_ranks: int, enabled: bool, place: Place = HOST) -> None:
         # int32 [R]; 1: takes part.
         self.active_ranks = torch.ones(num_ranks, dtype=torch.int32, device="cpu")
         if place is not None:  # a copy from the host is there when the call returns
@@ -89,5 +89,7 @@ def _zeros(active: torch.Tensor) -> list[int]:
 
 def mask_of(buffer: Buffer, enabled: bool) -> Mask:
     """A buffer's, on its device."""
-    gpu, num_ranks = buffer.runtime.gpu, buffer.group_size
-    return Mask(num_ranks, enabled) if gpu is None else DeviceMask(num_ranks, enabled, gpu.place)
+    engine, num_ranks = buffer.runtime, buffer.group_size
+    if engine.drives:
+        return Mask(num_ranks, enabled)
+    return DeviceMask(num_ranks, enabled, engine.place)

@@ -32,7 +32,7 @@ class NormalMode:
 
     num_sms: int = 20
     _buffer: Buffer
-    _place: Place | None  # None: the CPU
+    _place: Place
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -64,8 +64,7 @@ class NormalMode:
 
         On a CPU, the CPU's one stream: operations run in the calling thread.
         """
-        gpu = self._buffer.runtime.gpu
-        return torch.cpu.current_stream() if gpu is None else gpu.streams.side()
+        return self._buffer.runtime.side_stream()
 
     def get_local_buffer_tensor(
         self,
@@ -82,10 +81,7 @@ class NormalMode:
         return self._empty(tuple(size) if size is not None else (0,), dtype).zero_()
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        place = self._place
-        if place is not None:
-            return place.empty(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return self._place.empty(shape, dtype)
 
     def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises ``UnsupportedError``."""

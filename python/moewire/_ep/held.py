@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 from .. import _abi as abi
 from ..errors import BusyError
 
 _log = logging.getLogger("moewire")
-_Result = TypeVar("_Result")
 
 
 class HeldRule:
@@ -31,24 +28,19 @@ class HeldRule:
         # for the first time.
         self.flag = abi.MW_DISPATCH_KEEP_HELD
 
-    def dispatch(self, args: abi.mw_dispatch_args_t, call: Callable[[], _Result]) -> _Result:
-        """``call``, which dispatches with ``args``, by the rule.
+    def make_room(self, args: abi.mw_dispatch_args_t, refusal: BusyError) -> None:
+        """Prepares the second try of a dispatch with ``args`` that was refused.
 
         A handle that only a cycle of objects keeps is garbage. It is collected before a dispatch is
-        refused; otherwise ranks would differ in when that happens.
+        refused for good; otherwise ranks would differ in when that happens.
         """
-        try:
-            return call()
-        except BusyError as first:
-            refusal = first
         if not self._overwrites:
             gc.collect()
-            return call()
-        self.overwrite(refusal)
+            return
+        self._overwrite(refusal)
         args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
-        return call()
 
-    def overwrite(self, refusal: BusyError) -> None:
+    def _overwrite(self, refusal: BusyError) -> None:
         """Allows the dispatch that was refused, and all later ones."""
         self.flag = 0
         if not HeldRule._warned:

@@ -152,11 +152,3 @@ def start(
         raise
     operation.go_on(status, function, args, phase)
     return operation
-
-
-def start_dispatch(
-    runtime: Runtime, args: abi.mw_dispatch_args_t, phase: int, borrowed: tuple[object, ...]
-) -> Operation:
-    """``start`` of a dispatch, by the buffer's rule about operations that are held."""
-    call = runtime.lib.buffer_dispatch
-    return runtime.held.dispatch(args, lambda: start(runtime, call, args, phase, borrowed))
