@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // carriers are those that a domain may use for remote ranks. It finds out once which
@@ -22,7 +22,7 @@ type carriers struct {
 	pollers []*link.Poller // by preference
 	failed  []string       // which do not work, and why
 	latched int            // so many of the pollers have failed since and are left out
-	fallen  [transport.MaxRanks]fallen
+	fallen  [rankset.MaxRanks]fallen
 }
 
 // identity names the process and memory behind a rank.

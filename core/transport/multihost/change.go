@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -55,7 +56,7 @@ func (l *Listener) reconnect(r *participants, until time.Time) (*Change, error) 
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	local, err := l.local.ReconnectWith(r.localOnly(), c.d.hadRemote.Load() || r.remote() != 0, time.Until(until))
+	local, err := l.local.ReconnectWith(r.localOnly(), c.d.hadRemote.Load() || !r.remote().Empty(), time.Until(until))
 	if err != nil {
 		c.forget()
 		return nil, err
@@ -109,8 +110,8 @@ func (c *Change) forget() {
 	}
 }
 
-// Present has one bit per rank that has come.
-func (c *Change) Present() uint64 { return c.participants.present }
+// Present are the ranks that have come.
+func (c *Change) Present() rankset.Set { return c.participants.present }
 
 // Commit makes the ranks of the rendezvous those of the domain, as
 // shm.Change.Commit does. No call of Remote may run meanwhile. The members word

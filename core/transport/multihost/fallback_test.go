@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -142,7 +143,7 @@ func TestPairStaysFallenBack(t *testing.T) {
 	require.True(t, membership.Leave(g.domains[1].Members(), 3, 1))
 	require.NoError(t, g.domains[1].Close())
 	g.domains[1] = nil
-	changes, joined, err := g.reconnect(0b01, map[int]string{1: "c"})
+	changes, joined, err := g.reconnect(rankset.Of(0), map[int]string{1: "c"})
 	require.NoError(t, err)
 	g.begin(4, changes, joined)
 	devices[0].cut = whole

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -33,17 +34,18 @@ var planted mutant
 func hasMutant(m mutant) bool { return planted == m }
 
 var mutantEdits = []testenv.Edit{
-	{"agreement.go", "if c.want.removals == 0 {\n\t\treturn\n\t}\n\twaited", "if c.want.removals == 0 || hasMutant(neverFence) {\n\t\treturn\n\t}\n\twaited"},
+	{"agreement.go", "if c.want.removals.Empty() {\n\t\treturn\n\t}\n\twaited", "if c.want.removals.Empty() || hasMutant(neverFence) {\n\t\treturn\n\t}\n\twaited"},
 	{"agreement.go", "case 2*n > all,", "case hasMutant(decideAlone), 2*n > all,"},
-	{"agreement.go", "voters&(c.set&-c.set) != 0\n", "voters&(c.set&-c.set) != 0 || hasMutant(anyHalf)\n"},
+	{"agreement.go", "return voters.Has(c.set.Min())\n", "return voters.Has(c.set.Min()) || hasMutant(anyHalf)\n"},
 	{"agreement_message.go", "if m.ballot < c.promised {\n\t\treturn agreementMessage{}, false", "if m.ballot < c.promised && !hasMutant(forgetPromise) {\n\t\treturn agreementMessage{}, false"},
 	{"agreement_message.go", "if m.inherited {\n\t\treturn false", "if m.inherited || hasMutant(believeSuspicion) {\n\t\treturn false"},
 	{"proposer.go", "if m.accepted > t.best {", "if m.accepted > t.best && !hasMutant(forgetAccepted) {"},
-	{"proposer.go", "\tt.gone &= m.gone\n\tif m.accepted", "\tt.gone &= c.known(m)\n\tif m.accepted"},
+	{"proposer.go", "t.gone = t.gone.And(m.gone)\n\tif m.accepted", "t.gone = t.gone.And(c.known(m))\n\tif m.accepted"},
+	{"proposer.go", "t.gone = t.gone.And(m.gone)\n\tif c.quorum", "t.gone = t.gone.And(c.known(m))\n\tif c.quorum"},
 }
 
 // known are the ranks that the sender knows to be gone by itself.
-func (c *agreement) known(m *agreementMessage) uint64 {
+func (c *agreement) known(m *agreementMessage) rankset.Set {
 	if hasMutant(deadByHearsay) {
 		return c.gone
 	}

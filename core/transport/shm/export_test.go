@@ -1,15 +1,19 @@
 package shm
 
-import "time"
+import (
+	"time"
 
-// Fresh has one bit per rank that brings memory which this domain has not
+	"github.com/moewire/moewire/core/group/rankset"
+)
+
+// Fresh are the ranks that bring memory which this domain has not
 // known: it is another process, or another domain of one.
-func (c *Change) Fresh() (ranks uint64) {
+func (c *Change) Fresh() (ranks rankset.Set) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	for r, p := range c.peers {
 		if p != nil && p.member != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
