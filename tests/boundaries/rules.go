@@ -41,10 +41,10 @@ var layers = []layer{
 	{"core/group/membership", []string{"core/group/rankset"}},
 	{"core/ep/layout", []string{"core/group/rankset"}},
 
-	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/safego", []string{"core/origin"}},
 	{"core/internal/sweep", []string{"core/internal/safego"}},
 	{"core/internal/sys", []string{"core/origin"}},
+	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},

@@ -346,7 +346,7 @@ def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         {"rank": 0, "carrier": "verbs", "why": "another host", "fell_back": False},
         {"rank": 1, "carrier": "tcp", "why": "another host; the port is down", "fell_back": True},
     ]
-    log = _events.FallbackLog()
+    log = event_log.FallbackLog()
     for _ in range(2):
         log.look(paths)
     (record,) = caplog.records

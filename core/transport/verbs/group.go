@@ -364,15 +364,7 @@ func (g *Group) Remarks() string {
 	return strings.Join(texts, "; ")
 }
 
-// Close closes all ports.
-func (g *Group) Close() error {
-	err := g.close()
-	if g.closed.Load() {
-		g.sweeper.Stop()
-	}
-	return err
-}
-
+// close is Close but for the sweeper, whose call it would wait for.
 func (g *Group) close() error {
 	g.changing.Lock()
 	defer g.changing.Unlock()

@@ -78,3 +78,12 @@ func (g *Group) endRests() error {
 	}
 	return err
 }
+
+// Close closes all ports.
+func (g *Group) Close() error {
+	err := g.close()
+	if g.closed.Load() {
+		g.sweeper.Stop()
+	}
+	return err
+}
