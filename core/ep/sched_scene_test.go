@@ -118,7 +118,7 @@ func (sc *scene) play() error {
 	err := sc.st.run()
 	sc.count()
 	if err == nil {
-		err = sc.verdict()
+		err = sc.checkOutcome()
 	}
 	return err
 }
@@ -194,7 +194,7 @@ func (sc *scene) watch() {
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
 		gone = gone.Minus(now.Ranks())
-		sc.judge(gone)
+		sc.checkLost(gone)
 	}
 	sc.losses += gone.Len()
 	sc.seen = now
@@ -203,8 +203,8 @@ func (sc *scene) watch() {
 	}
 }
 
-// judge checks that only the cause of a delay is lost.
-func (sc *scene) judge(gone rankset.Set) {
+// checkLost checks that only the cause of a delay is lost.
+func (sc *scene) checkLost(gone rankset.Set) {
 	if !sc.single {
 		return
 	}
@@ -222,8 +222,8 @@ func (sc *scene) judge(gone rankset.Set) {
 // epoch looks at the members word, on behalf of the test.
 func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
 
-// verdict looks at the whole schedule: the ranks that are left, and what it cost.
-func (sc *scene) verdict() error {
+// checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
+func (sc *scene) checkOutcome() error {
 	for _, a := range sc.st.actors {
 		// Each loss may cost each slot one slab, in each epoch.
 		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {
