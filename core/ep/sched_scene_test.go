@@ -118,7 +118,7 @@ func (sc *scene) play() error {
 	err := sc.st.run()
 	sc.count()
 	if err == nil {
-		err = sc.checkOutcome()
+		err = sc.verdict()
 	}
 	return err
 }
@@ -194,7 +194,7 @@ func (sc *scene) watch() {
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
 		gone &^= now.Ranks()
-		sc.checkLost(gone)
+		sc.judge(gone)
 	}
 	sc.losses += bits.OnesCount64(gone)
 	sc.seen = now
@@ -203,8 +203,8 @@ func (sc *scene) watch() {
 	}
 }
 
-// checkLost checks that only the cause of a delay is lost.
-func (sc *scene) checkLost(gone uint64) {
+// judge checks that only the cause of a delay is lost.
+func (sc *scene) judge(gone uint64) {
 	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
 		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
 		case a.leaving:
@@ -219,8 +219,8 @@ func (sc *scene) checkLost(gone uint64) {
 // epoch looks at the members word, on behalf of the test.
 func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
 
-// checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
-func (sc *scene) checkOutcome() error {
+// verdict looks at the whole schedule: the ranks that are left, and what it cost.
+func (sc *scene) verdict() error {
 	for _, a := range sc.st.actors {
 		// Each loss may cost each slot one slab, in each epoch.
 		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {

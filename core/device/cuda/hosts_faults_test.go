@@ -187,7 +187,7 @@ func TestHostsRefuse(t *testing.T) {
 	require.NoError(t, g.ranks[0].SetMailbox(box))
 	require.ErrorContains(t, g.ranks[0].Send(&o.calls[0]), "at most 300")
 	require.NoError(t, g.ranks[0].SetMailbox(offices[0].box))
-	for _, ranks := range []uint64{1, 4} { // itself, no rank of the group
+	for _, ranks := range []uint64{1, 4} { // itself, nobody
 		require.Error(t, g.ranks[0].SetMailbox(Mailbox{Ranks: ranks}))
 	}
 	g.exchange(g.rng, o, slabs)

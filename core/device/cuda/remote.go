@@ -185,7 +185,7 @@ func (f *remoteSide) close() error {
 	return errors.Join(all...)
 }
 
-// isRemote reports whether there are ranks to send messages to.
+// isRemote reports whether there is anybody to send messages to.
 func (e *Engine) isRemote() bool { return e.remote != nil && e.remote.ranks != 0 }
 
 // CheckRemote says why an operation is not possible with remote ranks; nil without any.
