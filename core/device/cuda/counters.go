@@ -3,6 +3,8 @@ package cuda
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 const countersBytes = uint64(unsafe.Sizeof(counters{}))
@@ -64,7 +66,7 @@ func (t Counters) RowsFrom(rank int) uint64 { return t.word(countersRowsFrom, ra
 func (t Counters) WaitFor(combines bool, rank int) uint64 {
 	at := countersWaitFor
 	if combines {
-		at += MaxRanks
+		at += rankset.MaxRanks
 	}
 	return t.word(at, rank)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Bounds that apply when a Config leaves them 0.
@@ -113,7 +114,7 @@ func (c *Config) check() error {
 }
 
 // mostExperts is what a full group can have.
-const mostExperts = cuda.MaxRanks * layout.MaxLocalExperts
+const mostExperts = rankset.MaxRanks * layout.MaxLocalExperts
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {
