@@ -1,6 +1,10 @@
 package membership
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Guard is a rank's view of the member word. Every rank of a host can write to the word, so
 // a reader cannot know which process has put a wild value there. Within an epoch bits only
@@ -9,7 +13,7 @@ import "sync/atomic"
 // Safe for concurrent use.
 type Guard struct {
 	word func() Word
-	all  uint64
+	all  rankset.Set
 
 	seen     atomic.Uint64 // the set, as small as it was seen, of the epoch that the rank is in
 	begun    atomic.Bool   // else the rank is in no epoch yet
@@ -18,11 +22,11 @@ type Guard struct {
 
 // NewGuard returns a guard of the word that a function returns, in a group with the given
 // ranks.
-func NewGuard(word func() Word, all uint64) *Guard { return &Guard{word: word, all: all} }
+func NewGuard(word func() Word, all rankset.Set) *Guard { return &Guard{word: word, all: all} }
 
 // Begin tells the guard which epoch the rank is in from now on, and with which ranks.
-func (g *Guard) Begin(epoch uint16, ranks uint64) {
-	g.seen.Store(uint64(epoch)<<MaxRanks | ranks&g.all)
+func (g *Guard) Begin(epoch uint16, ranks rankset.Set) {
+	g.seen.Store(uint64(New(epoch, ranks.And(g.all))))
 	g.begun.Store(true)
 }
 
@@ -51,12 +55,13 @@ func (g *Guard) Load() uint64 {
 // within takes ranks that the group does not have out of a word of another epoch, and
 // returns what is left: an Install that finds them there would never swap the word.
 func (g *Guard) within(word Word, now uint64) uint64 {
-	none := Set(now).Ranks() &^ g.all
-	if none != 0 {
+	none := Set(now).Ranks().Minus(g.all)
+	left := uint64(Set(now).Without(none))
+	if !none.Empty() {
 		g.repaired.Add(1)
-		swapHere(word, now, now&^none)
+		swapHere(word, now, left)
 	}
-	return now &^ none
+	return left
 }
 
 // CompareAndSwap calls that of the word.

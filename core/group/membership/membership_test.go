@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 func TestSet(t *testing.T) {
@@ -14,7 +16,7 @@ func TestSet(t *testing.T) {
 	require.True(t, s.In(1, 0))
 	require.True(t, s.In(1, 47))
 	require.False(t, s.In(2, 0), "the bit alone is not enough: the epoch counts")
-	require.Equal(t, uint64(7), Full(9, 3).Ranks())
+	require.Equal(t, rankset.Upto(3), Full(9, 3).Ranks())
 }
 
 // TestLeave: each rank leaves once, however many try to take it out.
@@ -44,12 +46,12 @@ func TestExpel(t *testing.T) {
 	var word atomic.Uint64
 	seen := Full(3, 4)
 	word.Store(uint64(seen))
-	require.False(t, Expel(&word, seen, 2, 0, 0b0100), "the failure detector is of another epoch")
-	require.False(t, Expel(&word, seen, 3, 0, 1<<9), "no member")
+	require.False(t, Expel(&word, seen, 2, 0, rankset.Of(2)), "the failure detector is of another epoch")
+	require.False(t, Expel(&word, seen, 3, 0, rankset.Of(9)), "no member")
 	require.True(t, Fence(&word, 3, 1, 3))
-	require.False(t, Expel(&word, seen, 3, 0, 0b0100), "the set has changed")
-	require.True(t, Expel(&word, Set(word.Load()), 3, 0, 0b0110))
-	require.Equal(t, uint64(0b0001), Set(word.Load()).Ranks())
+	require.False(t, Expel(&word, seen, 3, 0, rankset.Of(2)), "the set has changed")
+	require.True(t, Expel(&word, Set(word.Load()), 3, 0, rankset.Of(1, 2)))
+	require.Equal(t, rankset.Of(0), Set(word.Load()).Ranks())
 }
 
 // TestLeaveOut: a rank that has left an epoch takes ranks that were not at a rendezvous out of it.
@@ -57,12 +59,12 @@ func TestLeaveOut(t *testing.T) {
 	var word atomic.Uint64
 	word.Store(uint64(Full(3, 4)))
 	require.True(t, Leave(&word, 3, 0))
-	require.False(t, LeaveOut(&word, 2, 0b1110), "an epoch that is over")
-	require.True(t, LeaveOut(&word, 3, 0b1100))
-	require.Equal(t, uint64(0b0010), Set(word.Load()).Ranks())
-	require.False(t, LeaveOut(&word, 3, 0b1100), "they are out")
+	require.False(t, LeaveOut(&word, 2, rankset.Of(1, 2, 3)), "an epoch that is over")
+	require.True(t, LeaveOut(&word, 3, rankset.Of(2, 3)))
+	require.Equal(t, rankset.Of(1), Set(word.Load()).Ranks())
+	require.False(t, LeaveOut(&word, 3, rankset.Of(2, 3)), "they are out")
 	agreed := &agreedWord{Uint64: &word}
-	require.True(t, LeaveOut(agreed, 3, 0b0010))
+	require.True(t, LeaveOut(agreed, 3, rankset.Of(1)))
 	require.Zero(t, agreed.asked)
 	require.Zero(t, Set(word.Load()).Ranks())
 }
