@@ -30,7 +30,7 @@ func (f ScaleFormat) String() string {
 	return "float32"
 }
 
-// WordBlocks is the number of blocks that have their scales in one 4-byte word.
+// WordBlocks is the number of blocks whose scales share one 4-byte word.
 func (f ScaleFormat) WordBlocks() int {
 	if f == ScalesUE8M0 {
 		return 4

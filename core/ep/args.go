@@ -33,7 +33,7 @@ type DispatchArgs struct {
 	FP8         bool
 	Scales      device.ScaleFormat // with FP8, the same on every rank
 	FP32Outputs bool               // expert outputs are float32, the same on every rank
-	PreReduce   bool               // see pre_reduce.go; not with flat rows; each rank's own choice
+	PreReduce   bool               // see PreReduced; not with flat rows; each rank's own choice
 	HasMore     bool               // this rank will dispatch again for the same batch
 	KeepHeld    bool               // ErrHeld rather than the slot of a live operation that was never combined
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out

@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// splitForms are those of operations with phases that come apart.
+// splitForms are those of operations whose phases come apart.
 var splitForms = map[string]uint32{
 	"usual": 0, "fp8": flagFP8, "fp32 outputs": flagFP32Outputs, "pre-reduced": flagPreReduce,
 	"in order": flagOrdered, "flat": flat, "flat fp8": flat | flagFP8,
