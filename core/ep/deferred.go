@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // deferredWrite is the words of one operation that a rank must still write at owners that
@@ -56,10 +57,10 @@ func (b *Buffer) settleAt(o *deferredWrite, r int) bool {
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {
 		b.refuseRowOrder(b.slots[j].own, o.op)
-		b.publishYReady(j, layout.Counted(o.op, 0, true))
+		b.publishYReady(j, protocol.Counted(o.op, 0, true))
 		b.wakeAll()
 	}
-	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	slab.Word(layout.Done(b.self)).Store(protocol.Counted(o.op, 0, true))
 	b.dom.Wake(r)
 	return true
 }

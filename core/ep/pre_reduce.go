@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // A pre-reduced combine adds a token's rows up in two steps: those of each rank
@@ -45,7 +46,7 @@ func sameAsSent(s *slot, a *CombineArgs) error {
 // shadow slab at the token's number among the tokens that went there.
 func (p *plan) locateRuns(slab *layout.Slab, weights []float32, remote uint64) {
 	p.rows, p.factor = resize(p.rows, len(p.jobOf)), resize(p.factor, len(p.jobOf))
-	var sums [layout.MaxRanks]int64 // so far, by remote rank
+	var sums [protocol.MaxRanks]int64 // so far, by remote rank
 	for at := 0; at < len(p.jobOf); at += p.width {
 		n := at
 		for i, seen := at, uint64(0); i < at+p.width; i++ {

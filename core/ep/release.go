@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -59,11 +60,11 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		if gaveUp || !b.exchanges(s) { // a rank with the other form may wait for an answer
 			b.refuseRowOrder(s.own, s.op)
 		}
-		b.publishYReady(s.index, layout.Counted(s.op, published, true))
+		b.publishYReady(s.index, protocol.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, true))
+		s.dst[r].Word(layout.Done(b.self)).Store(protocol.Counted(s.op, s.combines, true))
 	}
 	if s.unsent != 0 {
 		b.deferWrites(s, s.unsent, !s.isOpen())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // openSlot lets peers write into our slab for operation i. A(i) is read
@@ -16,7 +17,7 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	}
 	s.a = set.Ranks()
 	s.served = i
-	b.publishOpen(s.index, layout.Word(i, uint16(s.own.id)))
+	b.publishOpen(s.index, protocol.Word(i, uint16(s.own.id)))
 	b.wakeAll()
 }
 
@@ -86,16 +87,16 @@ func (b *Buffer) clean(s *slot, allPublished bool) {
 		n, p, ok := loadParams(s.own.seg, bits.TrailingZeros64(rest))
 		switch {
 		case !ok:
-			most = layout.MaxLocalExperts
+			most = protocol.MaxLocalExperts
 		case n == s.served:
-			most = max(most, int64(min(p.experts/uint64(b.ranks), layout.MaxLocalExperts)))
+			most = max(most, int64(min(p.experts/uint64(b.ranks), protocol.MaxLocalExperts)))
 		}
 	}
 	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
 		b.fill(s)
 	}
 	if !allPublished {
-		most = layout.MaxLocalExperts
+		most = protocol.MaxLocalExperts
 	}
 	for l := range int(most) {
 		ensure(s.own.seg.Word(layout.Counter(l)), 0)

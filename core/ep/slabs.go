@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -116,7 +117,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 		}
 		b.retired = append(b.retired[:i], b.retired[i+1:]...)
 		own.acquit()
-		for l := range layout.MaxLocalExperts {
+		for l := range protocol.MaxLocalExperts {
 			own.seg.Word(layout.Counter(l)).Store(0)
 		}
 		own.reset()

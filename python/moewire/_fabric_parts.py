@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _abi_fabric as abi
+from . import _abi as abi
 from ._fabric_calls import RESULT, spare_results, take_result
 from ._fabric_memory import Memory
 from ._numbers import integer, refuse

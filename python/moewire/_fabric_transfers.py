@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from . import _abi_fabric as abi
+from . import _abi as abi
 from ._fabric_calls import ARGS, spare_args, take_args
 from ._fabric_parts import MAX_63, MAX_64, Region, Remote, Transfer
 from ._lib import Library

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from . import _abi_fabric as abi
+from . import _abi as abi
 from . import _names
 from ._fabric_memory import memory_of
 from ._fabric_parts import (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // manyRounds is how many dispatches with combines come before the loss, and
@@ -22,7 +22,7 @@ func manyRanks() int {
 	if short() {
 		return 8
 	}
-	return layout.MaxRanks
+	return protocol.MaxRanks
 }
 
 // middleRounds lasts about as long as the kill may take to come.

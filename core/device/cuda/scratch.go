@@ -1,6 +1,10 @@
 package cuda
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/moewire/moewire/core/ep/protocol"
+)
 
 // scratch is where everything of a rank's private memory lies, in bytes.
 type scratch struct {
@@ -23,8 +27,8 @@ func scratchOf(c *Config) (s scratch) {
 		return off
 	}
 	at := int64(unsafe.Sizeof(state{}))
-	s.bases = take(&at, MaxRanks*8)
-	s.use = take(&at, 8*MaxSlots)
+	s.bases = take(&at, protocol.MaxRanks*8)
+	s.use = take(&at, 8*protocol.MaxSlotsCUDA)
 	s.slots = at
 	in := int64(0)
 	s.count = take(&in, 4*int64(c.MaxExperts))

@@ -1,5 +1,7 @@
 package cuda
 
+import "github.com/moewire/moewire/core/ep/protocol"
+
 // What is chosen by an operation's shape: kernels whose inner loops are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
 // shape, because a hidden size is a multiple of 8; how many of such loads a
@@ -10,8 +12,8 @@ const vectorValues = 8
 
 // reduceOf is the kernel for the type of an operation's rows and for the way in
 // which they are added up.
-func reduceOf(flags uint32) int {
-	switch fp32, runs := flags&flagFP32Outputs != 0, flags&flagPreReduce != 0; {
+func reduceOf(flags protocol.Flags) int {
+	switch fp32, runs := flags&protocol.FlagFP32Outputs != 0, flags&protocol.FlagPreReduce != 0; {
 	case runs && fp32:
 		return kernelReduceRunsFP32
 	case runs:
@@ -69,7 +71,7 @@ func placeKernelOf(l Loads) int {
 }
 
 // reduceKernelOf also goes by the type of the rows: only the usual one has variants.
-func reduceKernelOf(flags uint32, l Loads) int {
+func reduceKernelOf(flags protocol.Flags, l Loads) int {
 	if kernel := reduceOf(flags); kernel != kernelReduce {
 		return kernel
 	}
@@ -101,7 +103,7 @@ func (e *Engine) reduceKernel(c *common, threads uint32) int {
 		return reduceKernelOf(c.Flags, e.cfg.Loads)
 	}
 	terms := c.TopK
-	if c.Flags&flagFlat != 0 {
+	if c.Flags&protocol.FlagFlat != 0 {
 		terms = min(terms, c.NumRanks)
 	}
 	return reduceKernelOf(c.Flags, reduceLoads(terms, rowTurns(c.Hidden, threads), e.sparse(c)))
@@ -110,7 +112,7 @@ func (e *Engine) reduceKernel(c *common, threads uint32) int {
 // warpThreads run together. leastThreads of a block: one for each rank.
 const (
 	warpThreads  = 32
-	leastThreads = (MaxRanks + warpThreads - 1) / warpThreads * warpThreads
+	leastThreads = (protocol.MaxRanks + warpThreads - 1) / warpThreads * warpThreads
 )
 
 // rowThreads is how many threads of most move a row: so many that each of them

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
@@ -27,8 +28,8 @@ type recorder struct {
 // folded is how much of the device's counters the area has.
 type folded struct {
 	records          uint64
-	rowsTo, rowsFrom [cuda.MaxRanks]uint64
-	waitFor          [2][cuda.MaxRanks]uint64
+	rowsTo, rowsFrom [protocol.MaxRanks]uint64
+	waitFor          [2][protocol.MaxRanks]uint64
 	experts          []uint64
 }
 
@@ -69,7 +70,7 @@ func (r *recorder) foldRecords(epoch uint16) {
 	if latest == r.folded.records {
 		return
 	}
-	if oldest := latest - min(latest, cuda.RecordRing-1); r.folded.records < oldest {
+	if oldest := latest - min(latest, protocol.RecordRing-1); r.folded.records < oldest {
 		r.area.Skip(oldest - r.folded.records)
 		r.folded.records = oldest
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // FuzzOf gives any numbers as a shape. What is accepted has regions that
@@ -21,7 +23,8 @@ func FuzzOf(f *testing.F) {
 	f.Add(int64(3), int64(8), int64(8), int64(8), false, false, true, int64(-1), int64(65536))
 	f.Add(int64(73), int64(128), int64(48), int64(48), true, false, true, int64(46), int64(9))
 	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0, flat bool, topk, extra int64) {
-		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0, Flat: flat}
+		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, Flat: flat}
+		s.RowType, s.OutputType = drawn(fp8, ue8m0), drawn(false, extra%2 == 1)
 		s.Columns = [NumColumns]int64{8 * topk, 4 * topk, extra, 0, extra / 3, 1}
 		if !flat && topk%2 == 0 {
 			s.Columns = [NumColumns]int64{}
@@ -39,6 +42,19 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
+// drawn is one of the types, of which FP32 is none for rows.
+func drawn(fp8, more bool) protocol.DType {
+	switch {
+	case fp8 && more:
+		return protocol.FP8UE8M0
+	case fp8:
+		return protocol.FP8
+	case more:
+		return protocol.FP32
+	}
+	return protocol.BF16
+}
+
 // checkExact computes every region again with numbers that cannot overflow.
 func checkExact(t *testing.T, s *Slab) {
 	times := func(factors ...int64) *big.Int {
@@ -51,9 +67,9 @@ func checkExact(t *testing.T, s *Slab) {
 	rows := times(s.LocalExperts, s.NumRanks, s.MaxTokens)
 	of := func(perRow int64) *big.Int { return new(big.Int).Mul(rows, big.NewInt(perRow)) }
 	scales := int64(0)
-	if s.FP8 {
-		scales = s.Hidden / QuantBlock * 4
-		if s.UE8M0 {
+	if s.RowType.IsFP8() {
+		scales = s.Hidden / protocol.QuantBlock * 4
+		if s.RowType == protocol.FP8UE8M0 {
 			scales /= 4
 		}
 	}
@@ -89,10 +105,10 @@ func checkExact(t *testing.T, s *Slab) {
 
 // checkWords looks at the words of the last rank and of the last expert.
 func checkWords(t *testing.T, s *Slab) {
-	for _, off := range []int64{Announced(MaxRanks - 1), RowOrderMembers(), Counter(int(s.LocalExperts) - 1)} {
+	for _, off := range []int64{Announced(protocol.MaxRanks - 1), RowOrderMembers(), Counter(int(s.LocalExperts) - 1)} {
 		require.LessOrEqual(t, off+8, int64(HeaderBytes))
 	}
-	require.Greater(t, RowOrder(), Announced(MaxRanks-1))
+	require.Greater(t, RowOrder(), Announced(protocol.MaxRanks-1))
 	require.LessOrEqual(t, s.Layout(s.LocalExperts-1, s.NumRanks-1)+8, s.SrcInfoOff)
 	if s.Groups() > 1<<12 {
 		return // too many columns to visit

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p, cast
 from typing import Any, ClassVar
 
-from ... import _abi_fabric as abi
+from ... import _abi as abi
 from ..._abi import MW_ERR_WOULD_BLOCK
 from ..._lib import library
 from ...errors import MoewireError, from_status
