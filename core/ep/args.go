@@ -32,7 +32,7 @@ type DispatchArgs struct {
 	NumExperts  int            // E, the same on every rank
 	RowType     protocol.DType // bf16, or fp8: rows are cast; the same on every rank
 	OutputType  protocol.DType // of expert outputs: bf16 or float32, the same on every rank
-	PreReduce   bool           // see PreReduced; not with flat rows; each rank's own choice
+	PreReduce   bool           // see pre_reduce.go; not with flat rows; each rank's own choice
 	HasMore     bool           // this rank will dispatch again for the same batch
 	KeepHeld    bool           // ErrHeld rather than the slot of a live operation that was never combined
 	ActiveRanks []int32        // nil: all; else at least R entries, 0 leaves a rank out

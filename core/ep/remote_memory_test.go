@@ -73,9 +73,9 @@ func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 
 var poorShape = shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4}
 
-// TestNoMemoryForReorderBuffer: rows that have no place yet and find no memory are not
+// TestNoReorderMemory: rows that have no place yet and find no memory are not
 // dropped. The caller gets an error that says what is missing, and from which rank.
-func TestNoMemoryForReorderBuffer(t *testing.T) {
+func TestNoReorderMemory(t *testing.T) {
 	w, _, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending
@@ -98,9 +98,9 @@ func TestNoMemoryForReorderBuffer(t *testing.T) {
 	require.ErrorIs(t, begin(0), errNoMemory, "the reason stays")
 }
 
-// TestMemoryForReorderBufferComes: nothing is lost when memory comes before the next
+// TestReorderMemoryComes: nothing is lost when memory comes before the next
 // call.
-func TestMemoryForReorderBufferComes(t *testing.T) {
+func TestReorderMemoryComes(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending
@@ -128,9 +128,9 @@ func TestMemoryForReorderBufferComes(t *testing.T) {
 	}
 }
 
-// TestMemoryForReorderBufferIsBack: nothing is lost when memory was missing only while a
+// TestReorderMemoryIsBack: nothing is lost when memory was missing only while a
 // step looked for the last words of a rank that is out.
-func TestMemoryForReorderBufferIsBack(t *testing.T) {
+func TestReorderMemoryIsBack(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.NewWithoutPump)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending

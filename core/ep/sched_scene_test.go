@@ -119,7 +119,7 @@ func (sc *scene) play() error {
 	err := sc.st.run()
 	sc.count()
 	if err == nil {
-		err = sc.verdict()
+		err = sc.checkOutcome()
 	}
 	return err
 }
@@ -195,7 +195,7 @@ func (sc *scene) watch() {
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
 		gone &^= now.Ranks()
-		sc.judge(gone)
+		sc.checkLost(gone)
 	}
 	sc.losses += bits.OnesCount64(gone)
 	sc.seen = now
@@ -204,8 +204,8 @@ func (sc *scene) watch() {
 	}
 }
 
-// judge checks that only the cause of a delay is lost.
-func (sc *scene) judge(gone uint64) {
+// checkLost checks that only the cause of a delay is lost.
+func (sc *scene) checkLost(gone uint64) {
 	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
 		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
 		case a.leaving:
@@ -220,8 +220,8 @@ func (sc *scene) judge(gone uint64) {
 // epoch looks at the members word, on behalf of the test.
 func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
 
-// verdict looks at the whole schedule: the ranks that are left, and what it cost.
-func (sc *scene) verdict() error {
+// checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
+func (sc *scene) checkOutcome() error {
 	for _, a := range sc.st.actors {
 		// Each loss may cost each slot one slab, in each epoch.
 		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {

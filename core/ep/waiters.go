@@ -71,7 +71,7 @@ func (ws *waiters) restore(own *peer) {
 	own.waitsFor().Store(ws.shown)
 }
 
-// forget ends the waits for the operations of a slot.
+// forgetWaits ends the waits for the operations of a slot.
 func (b *Buffer) forgetWaits(s *slot) {
 	for k := range kind(numKinds) {
 		b.waits.blame(entryOf(s, k), s.call(k).st, 0, 0, &b.peers[b.self])

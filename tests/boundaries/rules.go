@@ -98,7 +98,7 @@ var layers = []layer{
 	}},
 	// Connections to many peers, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/internal/safego"}},
-	// One carrier for whoever has no ranks, only peers.
+	// One carrier for programs that have no ranks, only peers.
 	{"core/fabric", []string{
 		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
 	}},

@@ -1,4 +1,4 @@
-"""Teams of processes whose ranks lie on several hosts, or behave as if they did."""
+"""Teams of processes: ranks on several hosts, or that behave as if they were."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> 
 
 
 @pytest.mark.parametrize("ranks", [0, 49])
-def test_rendezvous_say_how_many_ranks(ranks: int) -> None:
+def test_rendezvous_says_how_many_ranks(ranks: int) -> None:
     says = f"^world_size: {ranks} given; allowed: 1 to 48$"
     with pytest.raises(errors.InvalidArgument, match=says):
         Buffer.from_exchange(lambda own: [own], 0, ranks)

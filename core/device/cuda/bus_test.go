@@ -19,7 +19,7 @@ import (
 // is there already: rank 0 of eight, with rows for all. A read is a way over the bus
 // and back, about as long as a kernel of few rows takes.
 var onTheBus = map[int]int{
-	kernelPlan:   1, // who is a member; nothing waits for it until slots are released and free
+	kernelPlan:   1, // the members; nothing waits for it until slots are released and free
 	kernelPlace:  0,
 	kernelNumber: 0, kernelReceive: 0,
 	kernelPublish: 0, kernelAgain: 0, kernelWait: 0,
@@ -186,7 +186,7 @@ func TestGraphOfAnEarlierEpoch(t *testing.T) {
 			o.checkIdentity(t, r)
 		}
 	}
-	for r, m := range g.ranks { // the host's word of the epoch before is nobody's
+	for r, m := range g.ranks { // the host's word of the epoch before belongs to no member
 		m.SetMembers(2<<48 | 3)
 		g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
 	}

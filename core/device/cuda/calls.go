@@ -40,7 +40,7 @@ type Dispatch struct {
 	RecvCount     uint64                     // int32 [L]
 	Layout        uint64                     // int64 [L, R]
 	Stats         uint64                     // int64 [R], or 0
-	PeersHaveMore uint64                     // int32 [1], or 0: 1 if a rank whose rows count has Form.HasMore
+	PeersHaveMore uint64                     // int32 [1], or 0: 1 if a rank that counts has Form.HasMore
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -143,7 +143,7 @@ func (e *Engine) end(err error) error {
 }
 
 // Captures reports whether what is launched on a stream goes into a graph. Without
-// the driver's answer nobody knows, and nothing may be launched.
+// the driver's answer that is not known, and nothing may be launched.
 func (e *Engine) Captures(stream uint64) (bool, error) {
 	runtime.LockOSThread()
 	if err := e.calls.Push(e.d.ctx); err != nil {
@@ -232,7 +232,7 @@ func (e *Engine) awaitReaders(common *common, stream uint64) error {
 	return launch(e, stream, kernelAgain, 1, e.threads.wait, &e.args.wait)
 }
 
-// Publish shows a slot's outputs to the ranks whose rows they are.
+// Publish shows a slot's outputs to the ranks that sent the rows.
 func (e *Engine) Publish(c *Combine) error {
 	common, err := e.begin(&c.Call)
 	if err != nil {

@@ -100,7 +100,7 @@ func (t Counters) Current() (a Activity, ok bool) {
 }
 
 // IsCombine, HasFailed, Last and Combine read Record.Kind. Last is the rank that
-// came last; -1: nobody was waited for. Combine is 1 for the first one of a handle,
+// came last; -1: there was no wait. Combine is 1 for the first one of a handle,
 // 0 for a dispatch.
 func (r *Record) IsCombine() bool { return r.Kind&0xffff == protocol.RecordCombine }
 func (r *Record) HasFailed() bool { return r.Kind>>16&1 != 0 }

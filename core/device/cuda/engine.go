@@ -20,7 +20,7 @@ type Config struct {
 	// NoCounters: the device counts nothing.
 	NoCounters bool
 	// DebugFill: a dispatch fills its slot's rows and outputs with 0xff before it
-	// opens the slot, when nobody reads the earlier ones any more.
+	// opens the slot, when no rank reads the earlier ones any more.
 	DebugFill bool
 	// Loads forces a variant of the kernels that move rows, for benchmarks; 0 chooses
 	// by shape.

@@ -28,7 +28,7 @@ func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 const synchronizes = "cuCtxSynchronize"
 
 // TestEveryFailureWithARemoteRank: the same with what an engine has for one, which is lost
-// before anything begins, so that nobody waits for it.
+// before anything begins, so that no kernel waits for it.
 func TestEveryFailureWithARemoteRank(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
@@ -268,8 +268,8 @@ func (l *life) freeOwn() error {
 	return errors.Join(all...)
 }
 
-// TestClosedMemoryIsNotShared: memory that could not be freed is shared with nobody,
-// and its owner closes it again.
+// TestClosedMemoryIsNotShared: memory that could not be freed is not shared, and its
+// owner closes it again.
 func TestClosedMemoryIsNotShared(t *testing.T) {
 	emu := emulate(t)
 	d, err := Open(emu.Library, 0, emu.Code(t))

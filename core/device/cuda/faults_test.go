@@ -95,7 +95,7 @@ func TestTimedOutIsReported(t *testing.T) {
 	require.Zero(t, g.ranks[0].report().Error)
 }
 
-// TestNoHost: if nobody decides, the wait ends all the same, and the buffer
+// TestNoHost: if the host does not decide, the wait ends all the same, and the buffer
 // with it.
 func TestNoHost(t *testing.T) {
 	g, o, _ := small(t, 2)
@@ -148,8 +148,8 @@ func TestBadExpert(t *testing.T) {
 	require.EqualError(t, g.ranks[0].Failure(), fmt.Sprintf("topk_idx[%d, 1] is 99", o.tokens[0]-1))
 }
 
-// TestReleasedIsNotCombined: who combines what another rank has let go gets an
-// error that names it, and does not hang.
+// TestReleasedIsNotCombined: a combine of what another rank has released gets an
+// error that names the rank, and does not hang.
 func TestReleasedIsNotCombined(t *testing.T) {
 	g, o, _ := small(t, 2)
 	for i := range o.ids[0] {

@@ -28,7 +28,7 @@ func (e *Engine) hostControl() *hostControl { return dl.At[hostControl](e.host.h
 
 func (e *Engine) report() *report { return dl.At[report](e.host.host + reportOff) }
 
-// SetMembers says who is a member: epoch in the upper 16 bits, one bit per
+// SetMembers sets the members: epoch in the upper 16 bits, one bit per
 // rank. Kernels that wait see it within microseconds.
 func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.hostControl().Members, word) }
 

@@ -79,8 +79,7 @@ func TestHostsTimedOut(t *testing.T) {
 	require.Zero(t, g.ranks[0].report().Error)
 }
 
-// TestHostsProxyEnds: kernels that wait for messages hear that nobody carries
-// them any more.
+// TestHostsProxyEnds: kernels that wait for messages are told that the proxy has ended.
 func TestHostsProxyEnds(t *testing.T) {
 	g, o, _, offices := smallHosts(t, 2)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
@@ -139,8 +138,7 @@ func TestHostsLeftOut(t *testing.T) {
 	}
 }
 
-// checkWithout compares rank r's sums with those that nobody but the lost rank is
-// missing from.
+// checkWithout compares rank r's sums with those of all ranks but the lost one.
 func (o *op) checkWithout(t *testing.T, r, lost int) {
 	o.forget(lost)
 	o.checkIdentity(t, r)
@@ -167,7 +165,7 @@ func TestHostsLeftOutRowsCome(t *testing.T) {
 	calls(1)
 	y := region(g.ranks[0].Slab(0), layout.Region{Off: slabs.YOff, Bytes: slabs.Rows().Bytes})
 	for i := range y {
-		y[i] = 0x3f // nobody has written there
+		y[i] = 0x3f // no rank has written there
 	}
 	for r, m := range g.ranks {
 		c := o.combine(r, m.Slab(0)+uint64(slabs.RowsOff))
@@ -190,7 +188,7 @@ func TestHostsRefuse(t *testing.T) {
 	require.NoError(t, g.ranks[0].SetMailbox(box))
 	require.ErrorContains(t, g.ranks[0].Send(&o.calls[0]), "at most 300")
 	require.NoError(t, g.ranks[0].SetMailbox(offices[0].box))
-	for _, ranks := range []uint64{1, 4} { // itself, nobody
+	for _, ranks := range []uint64{1, 4} { // itself, no rank of the group
 		require.Error(t, g.ranks[0].SetMailbox(Mailbox{Ranks: ranks}))
 	}
 	g.exchange(g.rng, o, slabs)
@@ -340,7 +338,7 @@ func TestHostsReleasedAhead(t *testing.T) {
 		o.ids[0][i] = 2 // has outputs of rank 1 to come
 	}
 	for i := range o.ids[1] {
-		o.ids[1][i] = 3 // none at rank 0, for whose outputs rank 1 does not wait
+		o.ids[1][i] = 3 // none at rank 0, so rank 1 does not wait for its outputs
 	}
 	for range 2 {
 		for r, m := range g.ranks {

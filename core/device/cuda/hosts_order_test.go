@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// orderedForms are those whose rows get places in order.
+// orderedForms are those with rows that get places in order.
 var orderedForms = map[string]protocol.Flags{"in order": protocol.FlagOrdered, "flat": protocol.FlagFlat | protocol.FlagOrdered}
 
 // rngOf is for one of several tests: what it draws depends on nothing that was
@@ -164,7 +164,7 @@ func TestHostsOrderLosesRows(t *testing.T) {
 }
 
 // TestHostsOrderLeftOut: a remote rank that an owner leaves out has no place there,
-// though it leaves out nobody itself, and its rows are dropped when they come.
+// though it leaves out no rank itself, and its rows are dropped when they come.
 func TestHostsOrderLeftOut(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestHostsOrderLeftOut(t *testing.T) {
 	}
 }
 
-// TestHostsOrderMismatch: both sides say what differs, before anybody has a place.
+// TestHostsOrderMismatch: both sides say what differs, before any rank has a place.
 func TestHostsOrderMismatch(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {

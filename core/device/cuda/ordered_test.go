@@ -45,8 +45,8 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 	}
 }
 
-// TestOrderedLeftOut: who is left out by an owner has no place there, though it
-// leaves out nobody itself.
+// TestOrderedLeftOut: a rank that an owner leaves out has no place there, though it
+// leaves out no rank itself.
 func TestOrderedLeftOut(t *testing.T) {
 	g, o, slabs := smallIn(t, 2, protocol.FlagOrdered)
 	o.active[1][0] = 0
@@ -72,7 +72,7 @@ func TestOrderedLeftOut(t *testing.T) {
 	}
 }
 
-// TestOrderedMismatch: both sides say what differs, before anybody has a place.
+// TestOrderedMismatch: both sides say what differs, before any rank has a place.
 func TestOrderedMismatch(t *testing.T) {
 	g, o, _ := smallIn(t, 2, protocol.FlagOrdered)
 	o.calls[1].Flags |= protocol.FlagFP32Outputs
@@ -120,8 +120,8 @@ func TestOtherWeights(t *testing.T) {
 	}
 }
 
-// TestOtherRouting: a combine whose ids are not those of the dispatch ends the
-// buffer with an error that names them; one that leaves some out is well.
+// TestOtherRouting: a combine with other ids than the dispatch ends the buffer with an
+// error that names them; one that leaves some out is allowed.
 func TestOtherRouting(t *testing.T) {
 	g, o, slabs := small(t, 1)
 	clear(o.ids[0])

@@ -131,7 +131,7 @@ func (f *remoteSide) close() error {
 	return errors.Join(all...)
 }
 
-// isRemote reports whether there is anybody to send messages to.
+// isRemote reports whether there are ranks to send messages to.
 func (e *Engine) isRemote() bool { return e.remote != nil && e.remote.ranks != 0 }
 
 // CheckRemote says why an operation is not possible with remote ranks; nil without any.
@@ -185,7 +185,7 @@ func (e *Engine) sendRemote(common *common, c *Dispatch) error {
 		Tokens: f.private.Address() + uint64(remoteTokensOff), ListTokens: int64(e.cfg.MaxSelections),
 		Weights: c.Weights, Extra: c.Extra,
 	}
-	f.send.Common.Counters = 0 // nobody would book its waits, but the next launch as its own
+	f.send.Common.Counters = 0 // else the next launch would book its waits as its own
 	return launch(e, c.Stream, kernelRemoteSend, common.NumRanks, e.threads.row, &f.send)
 }
 

@@ -2,7 +2,7 @@ package cuda
 
 import "github.com/moewire/moewire/core/ep/protocol"
 
-// What is chosen by an operation's shape: kernels whose inner loops are made for
+// What is chosen by an operation's shape: kernels with inner loops that are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
 // shape, because a hidden size is a multiple of 8; how many of such loads a
 // thread has under way is the variant's (kernels/streams.cuh).

@@ -50,7 +50,7 @@ func TestWaitNs(t *testing.T) {
 	g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
 }
 
-// TestWaitsInOrder: in deterministic order a dispatch waits three times, and who
+// TestWaitsInOrder: in deterministic order a dispatch waits three times, and a rank that
 // is late with the last of them is not blamed for the first.
 func TestWaitsInOrder(t *testing.T) {
 	g, o, _ := smallIn(t, 3, protocol.FlagOrdered)
@@ -84,10 +84,10 @@ func TestHostsWaitsInOrder(t *testing.T) {
 	m.sameAsTotals(t, dispatched, combined)
 }
 
-// late has one rank send last, and looks whom rank 0 blames: not the prompt one.
+// late has one rank send last, and checks that rank 0 blames it, not the prompt one.
 func (g *group) late(o *op, who, prompt int) {
 	const late = 200 * time.Millisecond
-	time.Sleep(late) // not for anybody: it is what the rank is late
+	time.Sleep(late) // not to wait for something: it is how late the rank is
 	require.NoError(g.t, g.ranks[who].Send(&o.calls[who]))
 	for r, m := range g.ranks {
 		require.NoError(g.t, m.Receive(&o.calls[r]))

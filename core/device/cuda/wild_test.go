@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
-// words of a rank's shared memory.
+// openAt is the address of the word by which rank from tells m that it has opened a slot.
 func (m *member) openAt(from int, op uint64) uint64 {
 	in := uint64(from)*uint64(unsafe.Sizeof(inbox{})) + uint64(unsafe.Offsetof(inbox{}.Open))
 	return m.Shared() + in + 8*(op%protocol.OpenRing)
@@ -25,7 +25,7 @@ func (m *member) layoutAt(s *layout.Slab, l, source int) uint64 {
 	return m.Slab(0) + uint64(s.Layout(int64(l), int64(source)))
 }
 
-// overwrite stores a word as whoever has a wild pointer does.
+// overwrite stores a word as a wild pointer does.
 func (g *group) overwrite(at, v uint64) { poke(g, at, func(w *uint64) { *w = v }) }
 
 // mustWild is what a rank's device has told of another one.
@@ -39,7 +39,7 @@ func mustWild(t *testing.T, m *member, rank int, kind uint64) {
 	require.Equal(t, kind, w.kind, "%s", w.Why())
 }
 
-// mustSurrender is how a rank ends whose own memory was overwritten.
+// mustSurrender is how a rank ends after its own memory was overwritten.
 func mustSurrender(t *testing.T, m *member, kind uint64) {
 	t.Helper()
 	require.EqualValues(t, protocol.ErrorWild, m.report().Error, "%v", m.Failure())
@@ -65,7 +65,7 @@ func TestWildCounter(t *testing.T) {
 			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == 0b011 })
 			g.overwrite(g.ranks[2].counterAt(0), held)
 			g.starts(o, 0, 1)
-			wraps := held > math.MaxUint64-8 // then it is a small number for who comes next
+			wraps := held > math.MaxUint64-8 // then it is a small number for the next rank
 			eventually(t, "the word is found", func() bool {
 				_, by0 := g.ranks[0].Wild(2)
 				_, by1 := g.ranks[1].Wild(2)
@@ -105,8 +105,8 @@ func (g *group) combineWithout(o *op, slabs *layout.Slab, lost int, ranks ...int
 	g.goesOn(o, len(ranks))
 }
 
-// TestWildCounterOrAnotherShape: who finds no room at a rank whose parameters are others
-// hears of those.
+// TestWildCounterOrAnotherShape: a rank that finds no room at an owner with other
+// parameters gets an error about the parameters.
 func TestWildCounterOrAnotherShape(t *testing.T) {
 	emulate(t)
 	g, o, _ := small(t, 2)
@@ -124,7 +124,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	}
 }
 
-// TestWildOwnWords: a rank whose own words were overwritten finds out, and nothing of
+// TestWildOwnWords: a rank finds out that its own words were overwritten, and nothing of
 // them comes to the caller.
 func TestWildOwnWords(t *testing.T) {
 	emulate(t)

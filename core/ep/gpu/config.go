@@ -44,7 +44,7 @@ type Config struct {
 	Deterministic bool
 	// Placement is what the ranks have agreed on (AgreePlacement). Links are the device's,
 	// by which they agree. With PlacementOpen there is no agreement: Connect and Install
-	// refuse ranks whose device has no native atomics with this one's, unless
+	// refuse ranks that lack native atomics between their device and this one's, unless
 	// Deterministic.
 	Placement Placement
 	Links     cuda.Links

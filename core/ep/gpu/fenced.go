@@ -38,8 +38,8 @@ func (b *Buffer) endFenced(loud uint64, now time.Time) {
 	b.endOverdue(loud, now)
 }
 
-// endOverdue kills the processes of those loud ranks whose time is over. The caller
-// holds b.stateMu.
+// endOverdue kills the processes of those loud ranks that are overdue. The caller holds
+// b.stateMu.
 func (b *Buffer) endOverdue(loud uint64, now time.Time) {
 	loud &^= b.left(loud) // a rank that has left quiesces by itself, and may take its time
 	for r, since := range b.fenced.since {

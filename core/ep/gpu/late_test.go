@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// drowsy is a domain whose watcher sleeps for as long as the test likes, as one
+// drowsy is a domain with a watcher that sleeps for as long as the test likes, as one
 // that gets no processor does.
 type drowsy struct {
 	transport.Domain

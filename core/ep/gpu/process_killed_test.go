@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who waits for a rank that is killed hears of it, and the wait ends, long before the
+// A rank that waits for a killed one is told of it, and the wait ends, long before the
 // deadline.
 const (
 	killedDeadline = 30 * time.Second

@@ -66,8 +66,8 @@ func TestPrepareAsksTheDevice(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFencedBeforeItEnters: who was taken out before it was connected is quiesced,
-// too.
+// TestFencedBeforeItEnters: a rank that was taken out before it was connected is
+// quiesced, too.
 func TestFencedBeforeItEnters(t *testing.T) {
 	group := newUnconnected(t, 2)
 	require.NoError(t, group[0].Connect(connectIn))
@@ -118,7 +118,7 @@ func TestWaitThatHasEnded(t *testing.T) {
 
 // TestUpdateWithoutWhoLives: a rank that does nothing, and is not at the rendezvous, learns
 // that it is out, and the others do not wait for its process to end; also where ranks
-// of another host have a part in who is a member.
+// of another host have a part in the agreement on the members.
 func TestUpdateWithoutWhoLives(t *testing.T) {
 	t.Run("one host", func(t *testing.T) { updateWithout(t, newGroup(t, 3), 2) })
 	t.Run("two hosts", func(t *testing.T) { updateWithout(t, newHosts(t, "aab").ranks, 1) })

@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// gated is a domain whose messages to remote ranks are held while its gate is shut,
-// or whose carrier breaks.
+// gated is a domain that holds messages to remote ranks while its gate is shut, or that
+// has a carrier that breaks.
 type gated struct {
 	transport.Domain
 	remote gatedRemote
@@ -118,7 +118,7 @@ func TestHostsDrainWhatWasPushed(t *testing.T) {
 	}
 }
 
-// TestHostsSayWhyTheProxyFailed: who calls hears what happened on the host.
+// TestHostsSayWhyTheProxyFailed: a call's error says what happened on the host.
 func TestHostsSayWhyTheProxyFailed(t *testing.T) {
 	ranks, gates := newGated(t)
 	gates[0].remote.defect.Store(true)
@@ -160,7 +160,7 @@ func TestHostsPaths(t *testing.T) {
 	path("")
 }
 
-// TestHostsLeftIsNoLoss: ranks of other hosts see who leaves by itself, too.
+// TestHostsLeftIsNoLoss: ranks of other hosts also see that a rank leaves by itself.
 func TestHostsLeftIsNoLoss(t *testing.T) {
 	cfg := configOf(t, 2)
 	cfg.SlowAfter = -1 // or a machine under load has more to tell

@@ -17,7 +17,7 @@ import (
 	"github.com/moewire/moewire/core/telemetry"
 )
 
-// overwrite stores a word as whoever has a wild pointer does.
+// overwrite stores a word as a wild pointer does.
 func overwrite(at, v uint64) { cudatest.Slice[uint64](at, 1)[0] = v }
 
 // counterAt is where an expert's rows are counted, of an operation that has begun.
@@ -42,8 +42,8 @@ func violations(t *testing.T, r *rank) uint64 {
 	return s.Violations
 }
 
-// foundBy is how many ranks have counted a violation. Whoever sees the culprit out already
-// need not find it; nobody counts it twice.
+// foundBy is how many ranks have counted a violation. A rank that sees the culprit out
+// already need not find it; no rank counts it twice.
 func foundBy(t *testing.T, group []*rank) (n uint64) {
 	for _, r := range group {
 		v := violations(t, r)
@@ -53,8 +53,8 @@ func foundBy(t *testing.T, group []*rank) (n uint64) {
 	return n
 }
 
-// TestWildCounter: a rank whose counter was overwritten is taken out, with the reason, and
-// each rank that has found it counts it once. The others go on, with right sums, and an
+// TestWildCounter: after its counter was overwritten, a rank is taken out, with the reason,
+// and each rank that has found it counts it once. The others go on, with right sums, and an
 // update makes the group whole.
 func TestWildCounter(t *testing.T) {
 	cudatest.Emulate(t)
@@ -124,7 +124,7 @@ func TestWildOwnWord(t *testing.T) {
 	require.Zero(t, violations(t, group[0]))
 }
 
-// TestWildMessage: a rank of another host whose message cannot be is taken out.
+// TestWildMessage: a rank of another host that sends an impossible message is taken out.
 func TestWildMessage(t *testing.T) {
 	cudatest.Emulate(t)
 	h := newHosts(t, "ab")

@@ -175,7 +175,7 @@ func (d *listener) hand(conn *sys.FD) (stays bool) {
 		return false
 	}
 	if sys.Send(conn, ask) != nil {
-		d.letGo() // it never hears that
+		d.undoHold() // it never hears that
 		return false
 	}
 	return true

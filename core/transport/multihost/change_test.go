@@ -181,9 +181,9 @@ func TestMissing(t *testing.T) {
 	g.exchange("still")
 }
 
-// TestCloseWhileRendezvous: a domain that is closed ends the rendezvous that it is
+// TestCloseDuringRendezvous: a domain that is closed ends the rendezvous that it is
 // in.
-func TestCloseWhileRendezvous(t *testing.T) {
+func TestCloseDuringRendezvous(t *testing.T) {
 	for delay := range 8 {
 		if testing.Short() && delay%3 != 0 {
 			continue

@@ -83,7 +83,7 @@ func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) er
 		if late == nil {
 			return nil
 		}
-		err := m.missTheDead()
+		err := m.findDead()
 		if err == nil {
 			err = m.step()
 		}
@@ -99,9 +99,9 @@ func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) er
 	}
 }
 
-// missTheDead finds a rank that cannot come because its process, known from
+// findDead finds a rank that cannot come because its process, known from
 // before, has ended.
-func (m *rendezvous) missTheDead() error {
+func (m *rendezvous) findDead() error {
 	for r, old := range m.known {
 		if m.has(r) && m.peers[r] == nil && m.knows(r) && old.Lost() != nil {
 			return fmt.Errorf("cannot come: %w", old.Lost())

@@ -51,7 +51,7 @@ static void touch_cell(std::vector<record> &cell, const thread_trace *t, const r
   for (record &e : cell) {
     bool seen = sees(t, e.by);
     if (!seen && (e.bytes & r.bytes) && conflict(e.is, r.is)) found_race(e, r);
-    // Who conflicts with the earlier one does so with this one, too.
+    // An access that conflicts with the earlier one also conflicts with this one.
     bool covered = seen && (e.bytes & ~r.bytes) == 0 && (e.is == r.is || r.is == WRITE);
     if (!covered) cell[kept++] = e;
   }

@@ -118,7 +118,7 @@ struct device {
   std::map<string, failure> failures;
   CUresult broken = CUDA_SUCCESS; // what calls get until the last reference to the context is gone
   std::map<string, unsigned long> calls;
-  string hasty; // the kernel whose blocks all take themselves for the last one
+  string hasty; // the kernel in which every block takes itself for the last one
   std::vector<string> breaches;
   unsigned long next = 1;
   int retained = 0;

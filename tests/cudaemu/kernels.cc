@@ -32,7 +32,7 @@ MW_KERNEL void emulator_push(const emulator_push_args a) {
 }
 
 // For tests: one block sends messages to another rank and reads those of it, in
-// turn. Each word of a message says whose it is, which one, and where it stands.
+// turn. Each word of a message names its sender, the message, and where it stands.
 struct emulator_exchange_args {
   mw_common c;
   mw_remote_common remote;

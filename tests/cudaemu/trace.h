@@ -13,7 +13,7 @@
 
 namespace emu {
 
-// When and by whom something was done.
+// When something was done, and by which thread.
 struct epoch {
   unsigned stream, launch, block, thread;
   unsigned generation; // barriers of the block before it
@@ -23,7 +23,7 @@ struct epoch {
 using block_key = std::tuple<unsigned, unsigned, unsigned>; // stream, launch, block
 using thread_key = std::tuple<unsigned, unsigned, unsigned, unsigned>;
 
-// What comes before a point, as the latest of everybody that does.
+// What comes before a point, as the latest of every thread that does.
 struct view {
   std::map<unsigned, unsigned> streams;     // launches before this one
   std::map<block_key, unsigned> blocks;     // generations before this one
@@ -134,6 +134,6 @@ void forget_launches();
 // address of its code, or else by a site.
 void touch(const thread_trace *t, const void *address, size_t bytes, kind is, void *pc, site at = {});
 
-thread_trace *watched(); // who runs now; null if nobody watches
+thread_trace *watched(); // the thread that runs now; null if no test watches
 
 } // namespace emu

@@ -124,7 +124,7 @@ CUresult queue(CUstream handle, task t) {
   if (s->in)
     add_node(s, std::move(t));
   else if (d->broken)
-    return CUDA_SUCCESS; // it was launched before anybody was told, and never runs
+    return CUDA_SUCCESS; // the launch comes before the error is told, and never runs
   else if (d->null && s->idle() && (t.kernel || t.act()))
     return CUDA_SUCCESS;
   else

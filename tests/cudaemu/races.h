@@ -6,7 +6,7 @@
 // is a race, whatever the values were. So a missing fence is found in every
 // order of turns in which both accesses happen.
 //
-// Plain accesses are told by the compiler (-fsanitize=thread, whose calls end
+// Plain accesses are told by the compiler (-fsanitize=thread makes calls that end
 // here), those of memory_order.cuh tell themselves. What the host, other processes,
 // events and memset do is not seen.
 #pragma once
@@ -67,7 +67,7 @@ void host_waited(unsigned stream);
 void memory_appears(const void *p, size_t bytes);
 void memory_goes(const void *p);
 
-// Pinned memory of the host, and how often kernels read there, as long as somebody
+// Pinned memory of the host, and how often kernels read there, while a test
 // counts: by loads of memory_order.cuh, and plain ones that the compiler tells of.
 extern bool counting;
 extern bool spoiling; // what mw_read_quad has read is gone

@@ -1,6 +1,6 @@
 // Grids of threads as fibres of one operating-system thread, chosen by a seeded
-// generator: every run with one seed takes the same turns as long as nobody
-// outside the process changes memory.
+// generator: every run with one seed takes the same turns as long as no other
+// process changes memory.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ bool finished(running *r); // true once, when it is freed
 void kill_all();           // no launch goes on; all are freed
 
 // Lets resident fibres take turns. Returns false if all that is left waits for
-// somebody outside.
+// something outside.
 bool turn(int steps);
 
 void seed(uint64_t value, int yields_per_256, int resident_blocks);

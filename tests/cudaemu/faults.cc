@@ -75,8 +75,8 @@ void emulator_depth(int launches) {
   d->changed.notify_all();
 }
 
-// For tests of tests: a kernel whose blocks say that all is done when one is. ""
-// none.
+// For tests of tests: a kernel in which every block says that all is done when one is.
+// "": none.
 void emulator_hurry(const char *kernel) {
   lock l(d->m);
   d->hasty = kernel;

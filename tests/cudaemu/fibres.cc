@@ -25,7 +25,7 @@ struct context {
   void *stack;
 };
 
-// Lanes that exchange values: who comes last lets the others go on.
+// Lanes that exchange values: the last one to come lets the others go on.
 struct exchange {
   uint32_t lanes, generation, arrived;
   uint32_t value[2][warp];
@@ -147,7 +147,7 @@ void *shared(const void *key, size_t bytes) {
   auto &memory = current->of->shared[key];
   if (memory.empty()) {
     memory.resize(bytes + 16);
-    memset(memory.data(), 0xcd, memory.size()); // nobody may rely on zeros
+    memset(memory.data(), 0xcd, memory.size()); // no kernel may rely on zeros
     shared_by_block(current->of->trace, memory.data(), memory.size());
   }
   return (void *)(((uintptr_t)memory.data() + 15) & ~(uintptr_t)15);
@@ -242,7 +242,7 @@ bool turn(int steps) {
     size_t at = random32() % resident.size();
     block *b = resident[at].get();
     if (turns_taken < b->sleeps_until) {
-      turns_taken += 16; // who only sleeps is soon awake
+      turns_taken += 16; // a block that only sleeps is soon awake
       worked = true;
       continue;
     }

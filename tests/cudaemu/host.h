@@ -49,7 +49,7 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 
-// Where a primitive stands, for who looks for races.
+// Where a primitive stands, for the search for races.
 #define MW_AT const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 #define MW_LOAD(name, order, scope) \
