@@ -18,6 +18,7 @@ import (
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -158,8 +159,8 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 	if c.num_bytes > 1<<62 {
 		return ep.Config{}, invalid("config->num_bytes is %d, allowed up to 2^62", uint64(c.num_bytes))
 	}
-	if c.num_ranks < 1 || c.num_ranks > protocol.MaxRanks {
-		return ep.Config{}, invalid("config->num_ranks is %d, allowed 1 to %d", uint32(c.num_ranks), protocol.MaxRanks)
+	if c.num_ranks < 1 || c.num_ranks > rankset.MaxRanks {
+		return ep.Config{}, invalid("config->num_ranks is %d, allowed 1 to %d", uint32(c.num_ranks), rankset.MaxRanks)
 	}
 	if c.rank >= c.num_ranks {
 		return ep.Config{}, invalid("config->rank is %d, allowed 0 to %d", uint32(c.rank), uint32(c.num_ranks)-1)

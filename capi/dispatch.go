@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // dispatch is one call in flight. It is pooled, so the steady state allocates nothing.
@@ -181,7 +182,7 @@ func mask(address uint64, n int64) ([]int32, error) {
 	if n < 0 {
 		return nil, invalid("num_active_ranks is %d, allowed 0 and more", n)
 	}
-	m, err := view[int32]("active_ranks", address, min(n, protocol.MaxRanks))
+	m, err := view[int32]("active_ranks", address, min(n, rankset.MaxRanks))
 	if m == nil && err == nil {
 		m = []int32{} // given but empty: too short, not absent
 	}

@@ -3,12 +3,15 @@ package main
 // #include "internal.h"
 import "C"
 
-import "github.com/moewire/moewire/core/ep/protocol"
+import (
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // What the header repeats of core/ep/protocol. A difference does not compile: an array index
 // other than 0 is out of range.
 var (
-	_ = [1]struct{}{C.MW_MAX_RANKS - protocol.MaxRanks: {}}
+	_ = [1]struct{}{C.MW_MAX_RANKS - rankset.MaxRanks: {}}
 	_ = [1]struct{}{C.MW_MAX_TOPK - protocol.MaxTopK: {}}
 	_ = [1]struct{}{C.MW_MAX_EXTRAS - protocol.NumExtras: {}}
 	_ = [1]struct{}{C.MW_MAX_EXTRA_BYTES - protocol.MaxExtraBytes: {}}

@@ -12,6 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
@@ -374,23 +375,23 @@ func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks), C.uint32_t(epoch), C.uint64_t(lost)
+		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks.Word()), C.uint32_t(epoch), C.uint64_t(lost)
 		return nil
 	})
 }
 
-func (b *buffer) membership() (ranks uint64, epoch uint16, lost uint64, err error) {
+func (b *buffer) membership() (ranks rankset.Set, epoch uint16, lost uint64, err error) {
 	if b.onGPU != nil {
 		g, err := b.gpuCore()
 		if err != nil {
-			return 0, 0, 0, err
+			return rankset.Set{}, 0, 0, err
 		}
 		ranks, epoch, lost = g.Membership()
 		return ranks, epoch, lost, nil
 	}
 	e, err := b.core()
 	if err != nil {
-		return 0, 0, 0, err
+		return rankset.Set{}, 0, 0, err
 	}
 	ranks, epoch, lost = e.Membership()
 	return ranks, epoch, lost, nil

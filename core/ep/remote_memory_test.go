@@ -11,7 +11,8 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -58,7 +59,7 @@ type opener func(transport.Domain, device.Kernels, ep.Config) (*ep.Buffer, error
 // the other host, has sent it rows that must wait for those of rank 1.
 func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 	useHosts(t, twoHosts)
-	w = &world{t: t, doms: newDomains(4, 0b1111), bufs: make([]*ep.Buffer, 4), numBytes: 16 << 20}
+	w = &world{t: t, doms: newDomains(4, rankset.Upto(4)), bufs: make([]*ep.Buffer, 4), numBytes: 16 << 20}
 	p = poor{Domain: w.doms[0], now: new(atomic.Bool), asked: new(atomic.Int64), hide: new(atomic.Int64), once: new(atomic.Bool)}
 	w.doms[0] = p
 	p.now.Store(true)

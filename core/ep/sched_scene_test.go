@@ -3,15 +3,15 @@ package ep_test
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -194,20 +194,23 @@ func (sc *scene) watch() {
 	}
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
-		gone &^= now.Ranks()
+		gone = gone.Minus(now.Ranks())
 		sc.checkLost(gone)
 	}
-	sc.losses += bits.OnesCount64(gone)
+	sc.losses += gone.Len()
 	sc.seen = now
-	if now.Ranks() == 0 && !sc.left[now.Epoch()] {
+	if now.Ranks().Empty() && !sc.left[now.Epoch()] {
 		sc.st.failed(errors.New("all ranks have been fenced"))
 	}
 }
 
 // checkLost checks that only the cause of a delay is lost.
-func (sc *scene) checkLost(gone uint64) {
-	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
-		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
+func (sc *scene) checkLost(gone rankset.Set) {
+	if !sc.single {
+		return
+	}
+	for r := range gone.All() {
+		switch a := sc.holders[r]; {
 		case a.leaving:
 		case a.hit:
 			sc.lost++

@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -105,7 +106,7 @@ func (g *group) last(t *testing.T, o *op) {
 
 	others(func(r int, m *member) error { return m.Send(&o.calls[r]) })
 	others(func(_ int, m *member) error {
-		eventually(t, "rank 0 alone is missing", func() bool { return m.Waits() == 1 })
+		eventually(t, "rank 0 alone is missing", func() bool { return m.Waits() == rankset.Of(0) })
 		return nil
 	})
 	require.NoError(t, first.Send(&o.calls[0]))
@@ -146,7 +147,7 @@ func TestBusOfAWait(t *testing.T) {
 			m := g.ranks[0]
 			require.NoError(t, m.Send(&o.calls[0]))
 			require.NoError(t, m.Receive(&o.calls[0]))
-			eventually(t, "it waits", func() bool { return m.Waits() == 2 })
+			eventually(t, "it waits", func() bool { return m.Waits() == rankset.Of(1) })
 			emu.CountReads(t)
 			eventually(t, "it turns", func() bool { return emu.Reads(kernelNames[kernel], 0) > 50*lookEvery })
 			looks := m.reads(emu, kernel) // first: it turns on

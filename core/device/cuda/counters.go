@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 const countersBytes = uint64(unsafe.Sizeof(counters{}))
@@ -66,7 +67,7 @@ func (t Counters) RowsFrom(rank int) uint64 { return t.word(countersRowsFrom, ra
 func (t Counters) WaitFor(combines bool, rank int) uint64 {
 	at := countersWaitFor
 	if combines {
-		at += protocol.MaxRanks
+		at += rankset.MaxRanks
 	}
 	return t.word(at, rank)
 }

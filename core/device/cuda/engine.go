@@ -7,6 +7,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -32,8 +33,8 @@ func (c *Config) localExperts() int { return (c.MaxExperts + c.NumRanks - 1) / c
 
 func (c *Config) check() error {
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > protocol.MaxRanks:
-		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, protocol.MaxRanks)
+	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
+		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, rankset.MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return fmt.Errorf("rank is %d of %d", c.Rank, c.NumRanks)
 	case c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCUDA:
@@ -63,9 +64,9 @@ type Engine struct {
 	base     common
 	args     params
 	threads  threads
-	remote   *remoteSide               // nil: no rank is reached by messages
-	epoch    uint64                    // that this rank has joined
-	timedOut [protocol.MaxRanks]uint64 // the waits that TakeTimedOut has told of
+	remote   *remoteSide              // nil: no rank is reached by messages
+	epoch    uint64                   // that this rank has joined
+	timedOut [rankset.MaxRanks]uint64 // the waits that TakeTimedOut has told of
 }
 
 // params are the blocks of parameters of launches, one of each.

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -117,7 +118,7 @@ func (l *life) openMailbox() (err error) {
 		return err
 	}
 	at := l.queue.Address()
-	return l.e.SetMailbox(Mailbox{Ranks: 2, Words: at + mail, Length: length, Mail: at, MessageBytes: 1 << 12})
+	return l.e.SetMailbox(Mailbox{Ranks: rankset.Of(1), Words: at + mail, Length: length, Mail: at, MessageBytes: 1 << 12})
 }
 
 func (l *life) makeStreams() (err error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -43,7 +44,7 @@ func smallIn(t *testing.T, ranks int, flags protocol.Flags) (*group, *op, *layou
 func (g *group) lose(rank int, among ...int) {
 	for _, r := range among {
 		members := g.ranks[r].hostControl().Members
-		g.ranks[r].SetQuiesced(1 << rank)
+		g.ranks[r].SetQuiesced(rankset.Of(rank))
 		g.ranks[r].SetMembers(members &^ (1 << rank))
 	}
 }
@@ -88,7 +89,7 @@ func TestTimedOutIsReported(t *testing.T) {
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == rankset.Of(1) })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])

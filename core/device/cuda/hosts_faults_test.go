@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -72,7 +73,7 @@ func TestHostsTimedOut(t *testing.T) {
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == rankset.Of(1) })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])
@@ -188,7 +189,7 @@ func TestHostsRefuse(t *testing.T) {
 	require.NoError(t, g.ranks[0].SetMailbox(box))
 	require.ErrorContains(t, g.ranks[0].Send(&o.calls[0]), "at most 300")
 	require.NoError(t, g.ranks[0].SetMailbox(offices[0].box))
-	for _, ranks := range []uint64{1, 4} { // itself, no rank of the group
+	for _, ranks := range []rankset.Set{rankset.Of(0), rankset.Of(2)} { // itself, no rank of the group
 		require.Error(t, g.ranks[0].SetMailbox(Mailbox{Ranks: ranks}))
 	}
 	g.exchange(g.rng, o, slabs)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -103,7 +104,7 @@ func TestHostsOrderWithoutALostRank(t *testing.T) {
 				require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 				require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
 			}
-			eventually(t, "both wait for it", func() bool { return g.ranks[0].Waits()&g.ranks[1].Waits() == 1<<2 })
+			eventually(t, "both wait for it", func() bool { return g.ranks[0].Waits().And(g.ranks[1].Waits()) == rankset.Of(2) })
 			g.lose(2, 0, 1)
 			g.sync()
 			for r := range 2 {
@@ -263,7 +264,7 @@ func TestHostsOrderRowsComeFirst(t *testing.T) {
 				require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 			}
 			g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[1].stream) })
-			eventually(t, "rank 0 waits for counts", func() bool { return g.ranks[0].Waits() == 1<<2 })
+			eventually(t, "rank 0 waits for counts", func() bool { return g.ranks[0].Waits() == rankset.Of(2) })
 			require.NoError(t, g.ranks[2].Send(&o.calls[2]))
 			for r, m := range g.ranks {
 				require.NoError(t, m.Receive(&o.calls[r]))

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // scratch is where everything of a rank's private memory lies, in bytes.
@@ -27,7 +28,7 @@ func scratchOf(c *Config) (s scratch) {
 		return off
 	}
 	at := int64(unsafe.Sizeof(state{}))
-	s.bases = take(&at, protocol.MaxRanks*8)
+	s.bases = take(&at, rankset.MaxRanks*8)
 	s.use = take(&at, 8*protocol.MaxSlotsCUDA)
 	s.slots = at
 	in := int64(0)

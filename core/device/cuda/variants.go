@@ -1,6 +1,9 @@
 package cuda
 
-import "github.com/moewire/moewire/core/ep/protocol"
+import (
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // What is chosen by an operation's shape: kernels with inner loops that are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
@@ -112,7 +115,7 @@ func (e *Engine) reduceKernel(c *common, threads uint32) int {
 // warpThreads run together. leastThreads of a block: one for each rank.
 const (
 	warpThreads  = 32
-	leastThreads = (protocol.MaxRanks + warpThreads - 1) / warpThreads * warpThreads
+	leastThreads = (rankset.MaxRanks + warpThreads - 1) / warpThreads * warpThreads
 )
 
 // rowThreads is how many threads of most move a row: so many that each of them

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -41,7 +42,7 @@ func TestWaitNs(t *testing.T) {
 	graph := g.record(o, 0, 1, 0)
 	for range 3 {
 		g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, m.stream) })
-		eventually(t, "rank 0 waits", func() bool { return m.Waits() == 2 })
+		eventually(t, "rank 0 waits", func() bool { return m.Waits() == rankset.Of(1) })
 		g.identity(o, 1, 0)
 		g.sync()
 	}
@@ -61,7 +62,7 @@ func TestWaitsInOrder(t *testing.T) {
 	inbox := &dl.At[arena](uintptr(m.Shared())).From[2]
 	eventually(t, "rank 2 has opened", func() bool { return inbox.Open[0] != 0 })
 	send(0)
-	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == 2 })
+	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == rankset.Of(1) })
 	g.late(o, 1, 2)
 	m.sameAsTotals(t, dispatched, combined)
 }
@@ -78,7 +79,7 @@ func TestHostsWaitsInOrder(t *testing.T) {
 	}
 	ready := func() uint32 { return peek[state](g, m.private.Address()).Slot[0].Finished[stepCounts] }
 	eventually(t, "rank 0 has the counts of all but rank 2", func() bool {
-		return ready() == 2 && m.Waits() == 1<<2
+		return ready() == 2 && m.Waits() == rankset.Of(2)
 	})
 	g.late(o, 2, 1)
 	m.sameAsTotals(t, dispatched, combined)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // openAt is the address of the word by which rank from tells m that it has opened a slot.
@@ -53,7 +54,7 @@ func TestWildCounter(t *testing.T) {
 	emulate(t)
 	capacity := uint64(3 * 6) // of small
 	for _, held := range []uint64{
-		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, protocol.MaxRanks<<31 + 1, capacity, capacity + 1,
+		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, rankset.MaxRanks<<31 + 1, capacity, capacity + 1,
 	} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
 			g, o, slabs := small(t, 3)
@@ -62,7 +63,7 @@ func TestWildCounter(t *testing.T) {
 				o.ids[r][0] = 4 // the first expert of rank 2
 			}
 			g.starts(o, 2)
-			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == 0b011 })
+			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
 			g.overwrite(g.ranks[2].counterAt(0), held)
 			g.starts(o, 0, 1)
 			wraps := held > math.MaxUint64-8 // then it is a small number for the next rank
@@ -114,7 +115,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	o.calls[1].Shape.MaxTokens, o.calls[1].NumTokens = 7, 1
 	g.ranks[1].cfg.SlabBytes += 1 << 30 // the larger shape is checked elsewhere
 	g.starts(o, 1)
-	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == 0b01 })
+	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == rankset.Of(0) })
 	g.overwrite(g.ranks[1].counterAt(0), 12)
 	g.starts(o, 0)
 	g.sync()

@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Bounds that apply when a Config leaves them 0.
@@ -114,7 +115,7 @@ func (c *Config) check() error {
 }
 
 // mostExperts is what a full group can have.
-const mostExperts = protocol.MaxRanks * protocol.MaxLocalExperts
+const mostExperts = rankset.MaxRanks * protocol.MaxLocalExperts
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {

@@ -12,7 +12,8 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -113,7 +114,7 @@ func TestPrepareWaitsForTheWatcher(t *testing.T) {
 // TestWaitThatHasEnded: a wait that ends while the watcher looks has no beginning.
 func TestWaitThatHasEnded(t *testing.T) {
 	now := time.Now()
-	require.Equal(t, now, gpu.Waiting(1<<1, now, func(int) uint64 { return 0 }))
+	require.Equal(t, now, gpu.Waiting(rankset.Of(1), now, func(int) uint64 { return 0 }))
 }
 
 // TestUpdateWithoutWhoLives: a rank that does nothing, and is not at the rendezvous, learns

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
@@ -57,7 +58,7 @@ func (f *gatedRemote) Post(rank int, n int64) error {
 	return f.RemoteRings.Post(rank, n)
 }
 
-func (f *gatedRemote) Untaken() uint64 {
+func (f *gatedRemote) Untaken() rankset.Set {
 	if f.gate.Load() != nil {
 		f.looked.Store(true)
 	}

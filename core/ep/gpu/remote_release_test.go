@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -73,7 +74,7 @@ func TestHostsReleased(t *testing.T) {
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
 			require.ErrorContains(t, all[0].r.Err(), "rank 1")
-			require.NotZero(t, h.ranks[1].Members()&2)
+			require.NotZero(t, h.ranks[1].Members().And(rankset.Of(1)))
 		})
 	}
 }
@@ -97,7 +98,7 @@ func TestHostsReleasedOnceCombined(t *testing.T) {
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
 			require.ErrorContains(t, all[0].r.Err(), "rank 1")
-			require.NotZero(t, h.ranks[1].Members()&2)
+			require.NotZero(t, h.ranks[1].Members().And(rankset.Of(1)))
 		})
 	}
 }

@@ -22,22 +22,23 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Offsets of the fixed words of a slab.
 const (
 	paramsOff   = 0
-	arriveOff   = paramsOff + protocol.MaxRanks*protocol.LineBytes
-	doneOff     = arriveOff + protocol.MaxRanks*protocol.LineBytes
-	countedOff  = doneOff + protocol.MaxRanks*protocol.LineBytes
-	rowOrderOff = countedOff + protocol.MaxRanks*protocol.LineBytes
+	arriveOff   = paramsOff + rankset.MaxRanks*protocol.LineBytes
+	doneOff     = arriveOff + rankset.MaxRanks*protocol.LineBytes
+	countedOff  = doneOff + rankset.MaxRanks*protocol.LineBytes
+	rowOrderOff = countedOff + rankset.MaxRanks*protocol.LineBytes
 	counterOff  = 4 * PageBytes
 	// HeaderBytes is the part of a slab that does not depend on the shape.
 	HeaderBytes = counterOff + protocol.MaxLocalExperts*8
 )
 
-// The words by rank must end before the counters begin.
-const _ = uint(counterOff - (rowOrderOff + protocol.LineBytes))
+// The row order and its ranks end before the counters begin.
+const _ uint = counterOff - rowOrderOff - 2*8
 
 // ErrShape is wrapped by every error of this package.
 var ErrShape = errors.New("invalid shape")
@@ -139,8 +140,8 @@ func (s Shape) check() error {
 		return fmt.Errorf("%w: rows of %s, allowed bf16 and fp8", ErrShape, s.RowType)
 	case !s.OutputType.IsOutput():
 		return fmt.Errorf("%w: expert outputs of %s, allowed bf16 and float32", ErrShape, s.OutputType)
-	case s.NumRanks < 1 || s.NumRanks > protocol.MaxRanks:
-		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, protocol.MaxRanks)
+	case s.NumRanks < 1 || s.NumRanks > rankset.MaxRanks:
+		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, rankset.MaxRanks)
 	case s.MaxTokens < 1:
 		return fmt.Errorf("%w: num_max_tokens_per_rank %d, allowed 1 and more", ErrShape, s.MaxTokens)
 	case s.Hidden < 1 || s.Hidden > protocol.MaxHidden || s.Hidden%multiple != 0:

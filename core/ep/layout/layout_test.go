@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 func TestOfKnownShapes(t *testing.T) {
@@ -123,7 +124,7 @@ func TestRegionsAreDisjoint(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
-		ranks := 1 + r.Int64N(protocol.MaxRanks)
+		ranks := 1 + r.Int64N(rankset.MaxRanks)
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64))}
 		fp8 := r.IntN(2) == 0
 		s.RowType, s.OutputType = drawn(fp8, fp8 && s.Hidden%512 == 0 && r.IntN(2) == 0), drawn(false, r.IntN(2) == 0)
@@ -177,7 +178,7 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 		require.False(t, seen[off], "offset %d twice", off)
 		seen[off] = true
 	}
-	for s := range protocol.MaxRanks {
+	for s := range rankset.MaxRanks {
 		for i := range int64(8) { // a record of eight words
 			take(Params(s) + 8*i)
 		}

@@ -1,18 +1,18 @@
 package protocol
 
-import "github.com/moewire/moewire/core/ep/membership"
+import "github.com/moewire/moewire/core/group/rankset"
 
 // Limits.
 //
 //mw:kernels
 const (
-	MaxRanks      = membership.MaxRanks // the members word has as many bits for ranks
-	MaxTopK       = 64                  // selections per token, K
-	NumExtras     = 4                   // extra columns of flat rows
-	MaxSlotsCUDA  = 8                   // each message between devices says which of all slots its sender holds, and kernels look at all
-	LineBytes     = 64                  // a cache line: words that different ranks write share none
-	QuantBlock    = 128                 // values that share one fp8 scale
-	ScalesPerWord = 4                   // UE8M0 scales in one word
+	MaxRanks      = rankset.MaxRanks // of a group
+	MaxTopK       = 64               // selections per token, K
+	NumExtras     = 4                // extra columns of flat rows
+	MaxSlotsCUDA  = 8                // each message between devices says which of all slots its sender holds, and kernels look at all
+	LineBytes     = 64               // a cache line: words that different ranks write share none
+	QuantBlock    = 128              // values that share one fp8 scale
+	ScalesPerWord = 4                // UE8M0 scales in one word
 )
 
 // Limits of the host alone.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -35,7 +36,7 @@ type pendingConn struct {
 
 // The listener holds so many pending connections, each for so long; the oldest goes first.
 const (
-	maxPending     = 2 * 48
+	maxPending     = 2 * rankset.MaxRanks
 	pendingTimeout = 5 * time.Second
 	acceptRests    = 10 * time.Millisecond // when it cannot accept a connection
 )

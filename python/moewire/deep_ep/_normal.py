@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .. import _check
-from .._opaque import opaque_methods
+from .._base import check
+from .._base.opaque import opaque_methods
 from ..errors import UnsupportedError
 from ..event import EventOverlap
 from ._config import Config
 from ._events import EventHandle
 
 if TYPE_CHECKING:
-    from .._torch_cuda import Place
+    from .._base.place import Place
     from ..buffer import Buffer
 
 
@@ -32,7 +32,7 @@ class NormalMode:
 
     num_sms: int = 20
     _buffer: Buffer
-    _place: Place | None  # None: the CPU
+    _place: Place
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -42,9 +42,9 @@ class NormalMode:
     @classmethod
     def set_num_sms(cls, new_num_sms: int) -> None:
         """Sets ``Buffer.num_sms``, an even number, which nothing here reads."""
-        number = _check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
+        number = check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
         if number % 2:
-            raise _check.refuse("new_num_sms", number, "an even number")
+            raise check.refuse("new_num_sms", number, "an even number")
         cls.num_sms = number
 
     @classmethod
@@ -64,8 +64,7 @@ class NormalMode:
 
         On a CPU, the CPU's one stream: operations run in the calling thread.
         """
-        gpu = self._buffer.runtime.gpu
-        return torch.cpu.current_stream() if gpu is None else gpu.streams.side()
+        return self._buffer.runtime.side_stream()
 
     def get_local_buffer_tensor(
         self,
@@ -82,10 +81,7 @@ class NormalMode:
         return self._empty(tuple(size) if size is not None else (0,), dtype).zero_()
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        place = self._place
-        if place is not None:
-            return place.empty(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return self._place.empty(shape, dtype)
 
     def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises ``UnsupportedError``."""

@@ -24,7 +24,7 @@ enum {
 
 // Limits.
 enum {
-  MW_MAX_RANKS = 48, // the members word has as many bits for ranks
+  MW_MAX_RANKS = 48, // of a group
   MW_MAX_TOPK = 64, // selections per token, K
   MW_NUM_EXTRAS = 4, // extra columns of flat rows
   MW_MAX_SLOTS_CUDA = 8, // each message between devices says which of all slots its sender holds, and kernels look at all
