@@ -11,7 +11,7 @@ import (
 // named is what a document says between backquotes if it is a path of the tree.
 var named = regexp.MustCompile("`(\\.?\\w[\\w.-]*(?:/[\\w.-]+)+)`")
 
-// TestContributingNamesWhatIsThere: the recipes of CONTRIBUTING.md lead to files.
+// TestContributingNamesWhatIsThere: the paths in CONTRIBUTING.md lead to files.
 func TestContributingNamesWhatIsThere(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "CONTRIBUTING.md"))
 	if err != nil {

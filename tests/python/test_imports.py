@@ -130,3 +130,9 @@ def test_every_kind_of_import_closes_a_circle(tmp_path: Path, text: str) -> None
     (root / "b.py").write_text("from . import a\n")
     (found,) = circles(graph_of(root))
     assert {"box.a", "box.b"} <= {*found}
+
+
+def test_one_place_chooses_the_engine() -> None:
+    graph = graph_of(PACKAGE)
+    for engine in ("moewire._cpu.engine", "moewire._cuda.engine"):
+        assert [name for name in graph if engine in graph[name]] == ["moewire._member"]

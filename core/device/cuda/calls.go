@@ -40,7 +40,7 @@ type Dispatch struct {
 	RecvCount     uint64                     // int32 [L]
 	Layout        uint64                     // int64 [L, R]
 	Stats         uint64                     // int64 [R], or 0
-	PeersHaveMore uint64                     // int32 [1], or 0: 1 if a rank that counts has Form.HasMore
+	PeersHaveMore uint64                     // int32 [1], or 0: 1 if a rank whose rows count has Form.HasMore
 }
 
 // Combine is what Publish and Reduce need besides.

@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// orderedForms are those with rows that get places in order.
+// orderedForms are those whose rows get places in order.
 var orderedForms = map[string]protocol.Flags{"in order": protocol.FlagOrdered, "flat": protocol.FlagFlat | protocol.FlagOrdered}
 
 // rngOf is for one of several tests: what it draws depends on nothing that was

@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// splitForms are those of operations with phases that come apart.
+// splitForms are those of operations whose phases come apart.
 var splitForms = map[string]protocol.Flags{
 	"usual": 0, "fp8": protocol.FlagFP8, "fp32 outputs": protocol.FlagFP32Outputs, "pre-reduced": protocol.FlagPreReduce,
 	"in order": protocol.FlagOrdered, "flat": flat, "flat fp8": flat | protocol.FlagFP8,

@@ -23,7 +23,7 @@ type Handle uint64
 type ReduceTicket uint64
 
 // DispatchArgs are the inputs and outputs of one dispatch. Addresses are the
-// device's; memory behind them belongs to the caller, which keeps it until the
+// device's; memory behind them belongs to the caller, who keeps it until the
 // stream has passed what was launched (for a recorded graph: as long as it is
 // replayed). 16-byte alignment is needed for X.
 type DispatchArgs struct {

@@ -35,6 +35,8 @@ TIMEOUT_END = 1 << 63
 
 def timeout(value: object) -> int:
     """A deadline in microseconds, -1 for none."""
+    if type(value) is int and -1 <= value < TIMEOUT_END:  # almost every call
+        return value
     return integer("timeout_us", value, -1, TIMEOUT_END - 1)
 
 

@@ -58,11 +58,7 @@ class _Calls:
         plan = self._runtime.plan_of(request)
         empty, kind = torch.empty_like, abi.mw_dispatch_result_t
         raw = kind(abi.SIZE_OF[kind])
-        self._outputs = (
-            empty(plan.counts),
-            empty(plan.layout),
-            abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t]),
-        )
+        self._outputs = empty(plan.counts), empty(plan.layout), raw
         self._args, self._op = plan.args.take(), abi.mw_op_t()
         dispatch.fill(self._args, request, (0, 0), self._outputs, abi.MW_PHASE_DONE)
 

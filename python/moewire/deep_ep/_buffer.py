@@ -265,7 +265,17 @@ class Buffer(NormalMode):
         return out, *watch.around(event, hook)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
-        """bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``."""
+        """Where expert outputs may be written in place.
+
+        Args:
+            handle: of the dispatch.
+
+        Returns:
+            bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``.
+
+        Raises:
+            MoewireError: as for ``moewire.Buffer.get_next_combine_buffer``.
+        """
         buffer = self._low_latency("get_next_low_latency_combine_buffer")
         return buffer.get_next_combine_buffer(handle, timeout_us=self.timeout_us)
 
@@ -277,6 +287,14 @@ class Buffer(NormalMode):
         There is nothing to clean, and sizes may change without it. The wait is a dispatch of no
         tokens, so ranks that disagree about the sizes get ``PeerMismatchError``. On CUDA the
         current stream waits.
+
+        Args:
+            num_max_dispatch_tokens_per_rank: M.
+            hidden: H.
+            num_experts: E.
+
+        Raises:
+            PeerMismatchError: ranks disagree about M or E.
         """
         buffer = self._low_latency("clean_low_latency_buffer")
         check.integer("hidden", hidden, 1, check.MAX_HIDDEN)
@@ -292,11 +310,20 @@ class Buffer(NormalMode):
         handle.release()
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out of later calls (True) or takes it in again. With enable_shrink."""
+        """Leaves a rank out of later calls, or takes it in again. With ``enable_shrink``.
+
+        Args:
+            rank_to_mask: the rank.
+            mask: True leaves it out.
+        """
         self._mask.set(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes int32 [R]: 1 for a masked rank, lost ones included. With enable_shrink."""
+        """Writes which ranks are masked. With ``enable_shrink``.
+
+        Args:
+            mask_status: int32 [R], written: 1 for a masked rank, lost ones included.
+        """
         self._mask.write_to(mask_status)
 
     def low_latency_clean_mask_buffer(self) -> None:

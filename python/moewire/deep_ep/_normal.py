@@ -41,7 +41,14 @@ class NormalMode:
 
     @classmethod
     def set_num_sms(cls, new_num_sms: int) -> None:
-        """Sets ``Buffer.num_sms``, an even number, which nothing here reads."""
+        """Sets ``Buffer.num_sms``, which nothing here reads.
+
+        Args:
+            new_num_sms: an even number.
+
+        Raises:
+            InvalidArgument: it is odd, or out of its bounds.
+        """
         number = check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
         if number % 2:
             raise check.refuse("new_num_sms", number, "an even number")
@@ -49,20 +56,32 @@ class NormalMode:
 
     @classmethod
     def get_dispatch_config(cls, num_ranks: int) -> Config:
-        """A ``Config``; accepted and not used."""
+        """A ``Config``; accepted and not used.
+
+        Args:
+            num_ranks: R; it makes no difference.
+
+        Returns:
+            The same for any number of ranks.
+        """
         return Config(cls.num_sms)
 
     get_combine_config = get_dispatch_config
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event for all work of torch's current CUDA stream. On a CPU that work is done."""
+        """Marks the present end of torch's current CUDA stream. On a CPU all work is done.
+
+        Returns:
+            An event for all work up to there.
+        """
         return EventOverlap(EventHandle())
 
     def get_comm_stream(self) -> Any:
         """The stream of operations with ``async_finish``.
 
-        On a CPU, the CPU's one stream: operations run in the calling thread.
+        Returns:
+            torch's object. On a CPU, the CPU's one stream: operations run in the calling thread.
         """
         return self._buffer.runtime.side_stream()
 
@@ -73,10 +92,17 @@ class NormalMode:
         offset: int = 0,
         use_rdma_buffer: bool = False,
     ) -> torch.Tensor:
-        """Zeros of ``size`` (None: no elements), never the workspace itself.
+        """Zeros, never the workspace itself.
 
         The workspace holds words that peers act on at any time; a client that zeroes "the
         buffer" while it recovers must not reach them, and need not.
+
+        Args:
+            dtype, size: of the tensor; None: no elements.
+            offset, use_rdma_buffer: accepted and not used.
+
+        Returns:
+            A tensor of its own, where this buffer's tensors lie.
         """
         return self._empty(tuple(size) if size is not None else (0,), dtype).zero_()
 

@@ -238,7 +238,11 @@ class Fabric(Transfers):
         raise DeadlineError(f"no connection to peer {peer} within {timeout_us} us")
 
     def disconnect(self, peer: int) -> None:
-        """Ends the connection to a peer, if there is one; the next transfer makes another."""
+        """Ends the connection to a peer, if there is one; the next transfer makes another.
+
+        Args:
+            peer: the number of the peer.
+        """
         self._check(self._lib.fabric_disconnect(self._id, peer_number(peer)))
 
     @contextmanager

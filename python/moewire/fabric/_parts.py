@@ -177,7 +177,14 @@ class Transfer:
         return result
 
     def test(self) -> Result | None:
-        """The result if it has ended and is released, else None; raises as ``wait`` does."""
+        """Looks whether the transfer has ended. Never blocks.
+
+        Returns:
+            The result if it has ended and is released, else None.
+
+        Raises:
+            MoewireError: as for ``wait``.
+        """
         return self._look(abi.MW_UNTIL_RELEASED, 0)
 
     def cancel(self) -> None:

@@ -58,9 +58,18 @@ class Transfers(Opened):
         num_bytes: int | None = None,
         remote_offset: int = 0,
     ) -> Transfer:
-        """As ``write``; then a ``receive_imm`` of the peer gets ``imm`` (32 bits).
+        """As ``write``; then a ``receive_imm`` of the peer gets a number.
 
-        Without a region only the number is sent.
+        Args:
+            peer, offset, num_bytes, remote_offset: as for ``write``.
+            region, remote: as for ``write``; None: only the number is sent.
+            imm: the number, 32 bits.
+
+        Returns:
+            The transfer.
+
+        Raises:
+            MoewireError: as for ``write``.
         """
         return self._post(
             abi.MW_TRANSFER_WRITE_IMM, peer, region, offset, num_bytes, remote, remote_offset,
@@ -77,19 +86,51 @@ class Transfers(Opened):
         num_bytes: int | None = None,
         remote_offset: int = 0,
     ) -> Transfer:
-        """Begins to read out of a region of the peer into ``region``; else as ``write``."""
+        """Begins to read ``num_bytes`` out of a region of the peer. Never blocks.
+
+        Args:
+            peer: the number of the peer.
+            region: the target, of this fabric.
+            remote: the peer's region, its ``remote``.
+            offset: where the bytes go in ``region``.
+            num_bytes: None: as many as fit from ``offset`` on.
+            remote_offset: where the bytes begin in the peer's region.
+
+        Returns:
+            The transfer.
+
+        Raises:
+            MoewireError: as for ``write``.
+        """
         return self._post(
             abi.MW_TRANSFER_READ, peer, region, offset, num_bytes, remote, remote_offset
         )
 
     def receive_imm(self, peer: int) -> Transfer:
-        """Begins to wait for the number of a peer's ``write_imm``: each gets one, in order."""
+        """Begins to wait for the number of a peer's ``write_imm``: each gets one, in order.
+
+        Args:
+            peer: the number of the peer.
+
+        Returns:
+            The transfer; ``imm`` of its result is the number.
+        """
         return self._post(abi.MW_TRANSFER_RECEIVE_IMM, peer, None, 0, None, None, 0)
 
     def send(
         self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
     ) -> Transfer:
-        """Begins to send a message; needs ``messages=True``. Done when a ``recv`` has it."""
+        """Begins to send a message; needs ``messages=True``. Done when a ``recv`` has it.
+
+        Args:
+            peer, region, offset, num_bytes: as for ``write``.
+
+        Returns:
+            The transfer.
+
+        Raises:
+            MoewireError: as for ``write``.
+        """
         return self._post(abi.MW_TRANSFER_SEND, peer, region, offset, num_bytes, None, 0)
 
     def recv(
@@ -97,7 +138,18 @@ class Transfers(Opened):
     ) -> Transfer:
         """Begins to wait for a message of at most ``num_bytes``; needs ``messages=True``.
 
-        ``Result.imm`` says which message it has got: receives may complete in any order.
+        Args:
+            peer: the number of the peer.
+            region: the target, of this fabric.
+            offset: where the message goes in ``region``.
+            num_bytes: None: as many as fit from ``offset`` on.
+
+        Returns:
+            The transfer. ``Result.imm`` says which message it has got: receives may complete in any
+            order.
+
+        Raises:
+            MoewireError: as for ``write``.
         """
         return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
 

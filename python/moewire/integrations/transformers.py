@@ -225,7 +225,11 @@ def _refuse(hidden_states: torch.Tensor) -> None:
 
 
 def register(name: str = NAME) -> None:
-    """Registers ``ep_implementation=name``. Importing this module has done it for "moewire"."""
+    """Registers ``ep_implementation=name``. Importing this module has done it for "moewire".
+
+    Args:
+        name: what models ask for.
+    """
     EPImplementationInterface.register(name, MoewireEP)
 
 
@@ -249,7 +253,11 @@ def stats(model: torch.nn.Module) -> dict[str, Stats]:
 
 
 def reset_stats(model: torch.nn.Module) -> None:
-    """Starts the counts and times of ``model`` at 0 again."""
+    """Starts counts and times at 0 again.
+
+    Args:
+        model: one with layers that Moewire serves.
+    """
     for _, _, implementation in _layers(model):
         implementation.stats = Stats(implementation.num_local_experts)
 
@@ -280,6 +288,9 @@ def gather_dense_weights(model: torch.nn.Module) -> None:
 
     For inference, if the model's dense weights fit on each rank. Without it every forward
     gathers every layer again; with it a forward exchanges tokens and nothing else.
+
+    Args:
+        model: one that FSDP has sharded; changed in place.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
