@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/cudaring"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
@@ -32,7 +33,7 @@ type onGPU struct {
 	dev   *cuda.Device
 	code  string          // where the device's code comes from
 	rings *cudaring.Rings // memory for messages to ranks of other hosts
-	slots [cuda.MaxSlots]slotUse
+	slots [protocol.MaxSlotsCUDA]slotUse
 	order string // why the group places rows by counts; "": it was asked to, or it does not
 }
 
@@ -122,7 +123,7 @@ func (g *onGPU) use(res *gpu.Result, stream uint64) {
 func (g *onGPU) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.slots = [cuda.MaxSlots]slotUse{}
+	g.slots = [protocol.MaxSlotsCUDA]slotUse{}
 }
 
 // of finds the dispatch of a handle; nil if its slot serves a later one.

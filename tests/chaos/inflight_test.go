@@ -38,7 +38,7 @@ func (r *rank) send(st *step, d int, until ep.Phase) (*inFlight, error) {
 	in := &f.ins[r.num]
 	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: st.hidden, TopK: st.topk, MaxTokens: st.maxTokens,
-		NumExperts: st.experts, FP8: st.fp8, ActiveRanks: f.mask, RecvCount: f.counts, LayoutRange: f.layout, Timeout: r.timeout,
+		NumExperts: st.experts, RowType: st.rowType(), ActiveRanks: f.mask, RecvCount: f.counts, LayoutRange: f.layout, Timeout: r.timeout,
 	}
 	if st.flat {
 		in.flatten(a)

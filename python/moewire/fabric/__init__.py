@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from .. import _abi_fabric as abi
+from .. import _abi as abi
 from .._base.numbers import boolean, integer, refuse
 from .._config.reach import ZERO_COPIES, rdma_text, yes_or_no
 from .._native import names as _names
