@@ -152,7 +152,7 @@ func tuningOf(c *C.mw_config_t) (cpu.Options, shm.Pages, error) {
 
 func configOf(c *C.mw_config_t) (ep.Config, error) {
 	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_RDMA_DC |
-		C.MW_CONFIG_KILL_FENCED | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+		C.MW_CONFIG_KILL_FENCED
 	if c.flags&^known != 0 {
 		return ep.Config{}, invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), uint32(known))
 	}
@@ -171,13 +171,12 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 	}
 	return ep.Config{
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes),
-		Deterministic:  c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
-		DebugFill:      c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
-		NoRecord:       c.flags&C.MW_CONFIG_NO_RECORD != 0,
-		SlowAfter:      slow,
-		EventCount:     eventCount(),
-		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
-		SpinFor:        time.Duration(c.spin_us) * time.Microsecond,
+		Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+		DebugFill:     c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
+		NoRecord:      c.flags&C.MW_CONFIG_NO_RECORD != 0,
+		SlowAfter:     slow,
+		EventCount:    eventCount(),
+		SpinFor:       time.Duration(c.spin_us) * time.Microsecond,
 	}, nil
 }
 

@@ -59,10 +59,6 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 		}
 		return nil, nil
 	}
-	const without = C.MW_CONFIG_TEST_CORRUPT_COMBINE
-	if c.flags&without != 0 {
-		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
-	}
 	if c.num_bytes == 0 {
 		return nil, invalid("config->num_bytes is 0, allowed with MW_DEVICE_CUDA: what mw_buffer_size_hint gives")
 	}

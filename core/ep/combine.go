@@ -330,9 +330,6 @@ func (b *Buffer) reduce(s *slot) error {
 	if !b.isMember() {
 		return ErrFenced
 	}
-	if b.cfg.CorruptCombine && c.args.NumTokens > 0 {
-		c.args.Out[0] ^= 1
-	}
 	b.finishCombine(s)
 	return nil
 }

@@ -31,9 +31,6 @@ type Config struct {
 	Deterministic bool
 	// DebugFill overwrites released memory with 0xff (NaN in every dtype).
 	DebugFill bool
-	// CorruptCombine flips one bit of every combine result. It exists so
-	// that tests can show that they would notice.
-	CorruptCombine bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
 	// NoRecord turns the recording of operations off: no statistics, no

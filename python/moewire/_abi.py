@@ -24,7 +24,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 10
+MW_ABI_VERSION = 11
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -61,7 +61,6 @@ MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_RDMA_DC = 8
 MW_CONFIG_KILL_FENCED = 16
-MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
 MW_ZERO_COPY_AUTO = 0
 MW_ZERO_COPY_ON = 1
 MW_ZERO_COPY_OFF = 2
@@ -121,6 +120,8 @@ MW_FABRIC_RDMA_DC = 4
 MW_KEYS_FILE = 1
 MW_KEYS_ENV = 2
 MW_KEYS_BYTES = 3
+MW_EVICT_SIEVE = 0
+MW_EVICT_FIFO = 1
 MW_MAX_HANDSHAKE_BYTES = 1024
 MW_ACCESS_WRITE = 1
 MW_ACCESS_READ = 2
@@ -401,7 +402,7 @@ class mw_fabric_config_t(Structure):
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
         ("tcp_zero_copy", c_uint32),
-        ("reserved", c_uint32),
+        ("eviction", c_uint32),
     ]
 
 

@@ -46,7 +46,9 @@ var layers = []layer{
 	{"core/ep/layout", []string{"core/group/rankset", "core/ep/protocol"}},
 
 	{"core/internal/safego", []string{"core/origin"}},
+	{"core/internal/sweep", []string{"core/internal/safego"}},
 	{"core/internal/sys", []string{"core/origin"}},
+	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},

@@ -219,6 +219,9 @@ func (l *landing) finish() error {
 			return err
 		}
 	}
+	if env("CHAOS_CORRUPT") != 0 && len(l.out) > 0 {
+		l.out[0] ^= 1
+	}
 	if want := l.f.wantCombine(&l.f.ins[l.f.r.num], l.n, l.f.mask); !bytes.Equal(l.out, want) {
 		return fmt.Errorf("combine %d of operation %d differs, mask %v: %x, want %x", l.n, l.f.res.Op, l.f.mask, l.out, want)
 	}

@@ -41,9 +41,6 @@ func (e *Engine) Counters() Counters {
 
 func (t Counters) at() *counters { return (*counters)(unsafe.Pointer(unsafe.SliceData(t.words))) }
 
-// IsOn reports whether anything is counted.
-func (t Counters) IsOn() bool { return t.words != nil }
-
 // NumRecords is how many operations have ended.
 func (t Counters) NumRecords() uint64 { return atomic.LoadUint64(&t.at().NumRecords) }
 

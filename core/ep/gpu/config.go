@@ -126,18 +126,6 @@ func (c *Config) engine(rank, ranks int) cuda.Config {
 	}
 }
 
-// SizeHint is NumBytes for operations of a shape.
-func SizeHint(s layout.Shape, numSlots int) (int64, error) {
-	if numSlots == 0 {
-		numSlots = DefaultSlots
-	}
-	n, err := layout.SizeHint(s, int64(numSlots))
-	if err != nil {
-		return 0, invalid("%s", err)
-	}
-	return n, nil
-}
-
 // paramsTag comes first in Params: no buffer on the CPU has it there.
 const paramsTag = "MWCUDA02"
 
