@@ -58,17 +58,6 @@ func (l *Link) words() [numLinkWords]uint64 {
 	}
 }
 
-func linkOf(w []uint64) (l Link) {
-	l.State, l.Carrier = unpair(w[linkState])
-	l.SentMessages, l.SentBytes = w[linkSentMessages], w[linkSentBytes]
-	l.ReceivedMessages, l.ReceivedBytes = w[linkReceivedMessages], w[linkReceivedBytes]
-	l.Blocked, l.Dropped, l.Ignored = w[linkBlocked], w[linkDropped], w[linkIgnored]
-	l.Credits, l.MaxCredits = unpair(w[linkCredits])
-	l.Heard, l.Beats = int64(w[linkHeard]), w[linkBeats]
-	l.Ahead, l.HasAhead = int64(w[linkAhead]), w[linkAhead] != 0
-	return l
-}
-
 func linkAt(rank int) int { return (linksOff + rank*LinkBytes) / 8 }
 
 // SetLink puts what is seen of a rank into the area. One goroutine at a time,
