@@ -90,10 +90,11 @@ func openGroup(lib *libibverbs.Library, config Config, nics []NIC) (g *Group, er
 	if g.sleeper, err = sys.NewReadable(); err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	g.sweeper = sweep.New("verbs sweep", sweepEvery, g.sweep)
+	sweeper := sweep.New("verbs sweep", sweepEvery, g.sweep)
+	g.sweeper = sweeper
 	defer func() {
 		if err != nil {
-			g.sweeper.Stop()
+			sweeper.Stop() // g is nil then
 		}
 	}()
 	g.changing.Lock()
