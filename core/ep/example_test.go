@@ -77,8 +77,8 @@ func ExampleBuffer_Members() {
 	if _, err := buffers[0].Dispatch(&call, new(ep.Result), ep.PhaseDone, -1); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("active %v, rows %v, members %b\n", call.ActiveRanks, call.RecvCount, buffers[0].Members())
-	// Output: active [1 0], rows [1], members 1
+	fmt.Printf("active %v, rows %v, members %v\n", call.ActiveRanks, call.RecvCount, buffers[0].Members())
+	// Output: active [1 0], rows [1], members {0}
 }
 
 // exampleGroup makes the buffers of a group in this process. Ranks in processes of their
