@@ -1,6 +1,6 @@
 // Messages to and from ranks that cannot map one another's memory. A link of the host
 // carries them (core/link), between rings that the device fills and reads; the
-// host's proxy (core/transport/proxy) has the link, and moves no bytes itself.
+// host's proxy (package proxy) has the link, and moves no bytes itself.
 //
 // The proxy leases room for one message per rank, and shows one that has come per
 // rank; the device says by descriptors what it has done with them. Leases and
