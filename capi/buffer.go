@@ -17,6 +17,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/multihost"
@@ -79,8 +80,8 @@ func shapeOf(s *C.mw_shape_t) layout.Shape {
 	return layout.Shape{
 		MaxTokens: int64(s.num_max_tokens_per_rank), Hidden: int64(s.hidden),
 		NumRanks: int64(s.num_ranks), NumExperts: int64(s.num_experts),
-		FP32Outputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
-		Flat:        s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
+		OutputType: outputType(s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0),
+		Flat:       s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
 	}
 }
 
@@ -97,7 +98,7 @@ func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 		if slots == 0 {
 			slots = ep.DefaultSlots
 		}
-		if err := inRange("num_slots", slots, 1, layout.MaxSlots); err != nil {
+		if err := inRange("num_slots", slots, 1, protocol.MaxSlotsCPU); err != nil {
 			return err
 		}
 		n, err := layout.SizeHint(shapeOf(shape), slots)
@@ -114,10 +115,10 @@ func checkShapeFlags(shape *C.mw_shape_t) error {
 	switch {
 	case shape.flags&^known != 0:
 		return invalid("shape->flags is %#x, allowed bits %#x", uint32(shape.flags), known)
-	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [layout.NumExtras]C.uint32_t{}):
+	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [protocol.NumExtras]C.uint32_t{}):
 		return invalid("num_topk and extra_row_bytes are %d and %v, allowed 0 without MW_SHAPE_FLAT", int64(shape.num_topk), shape.extra_row_bytes)
 	}
-	return inRange("num_topk", int64(shape.num_topk), 0, layout.MaxTopK)
+	return inRange("num_topk", int64(shape.num_topk), 0, protocol.MaxTopK)
 }
 
 // maxSpin bounds how long a wait may poll.
@@ -151,7 +152,7 @@ func tuningOf(c *C.mw_config_t) (cpu.Options, shm.Pages, error) {
 
 func configOf(c *C.mw_config_t) (ep.Config, error) {
 	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_RDMA_DC |
-		C.MW_CONFIG_KILL_FENCED | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+		C.MW_CONFIG_KILL_FENCED
 	if c.flags&^known != 0 {
 		return ep.Config{}, invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), uint32(known))
 	}
@@ -170,13 +171,12 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 	}
 	return ep.Config{
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes),
-		Deterministic:  c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
-		DebugFill:      c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
-		NoRecord:       c.flags&C.MW_CONFIG_NO_RECORD != 0,
-		SlowAfter:      slow,
-		EventCount:     eventCount(),
-		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
-		SpinFor:        time.Duration(c.spin_us) * time.Microsecond,
+		Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+		DebugFill:     c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
+		NoRecord:      c.flags&C.MW_CONFIG_NO_RECORD != 0,
+		SlowAfter:     slow,
+		EventCount:    eventCount(),
+		SpinFor:       time.Duration(c.spin_us) * time.Microsecond,
 	}, nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // combine holds the arguments of one call. It is pooled, as dispatch is.
@@ -107,7 +107,7 @@ func (c *combine) read(a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
 // checkSelections refuses selections of a flat combine, which has none.
 func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 	if !flat {
-		return inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK)
+		return inRange("num_topk", int64(a.num_topk), 1, protocol.MaxTopK)
 	}
 	if a.topk_idx != 0 || a.topk_weights != 0 || a.num_topk != 0 {
 		return invalid("topk_idx, topk_weights or num_topk is given, allowed 0 with MW_COMBINE_FLAT")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/cudaring"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
@@ -32,7 +33,7 @@ type onGPU struct {
 	dev   *cuda.Device
 	code  string          // where the device's code comes from
 	rings *cudaring.Rings // memory for messages to ranks of other hosts
-	slots [cuda.MaxSlots]slotUse
+	slots [protocol.MaxSlotsCUDA]slotUse
 	order string // why the group places rows by counts; "": it was asked to, or it does not
 }
 
@@ -57,10 +58,6 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 			return nil, invalid("config->device_ordinal is %d, allowed 0 without MW_DEVICE_CUDA", uint32(c.device_ordinal))
 		}
 		return nil, nil
-	}
-	const without = C.MW_CONFIG_TEST_CORRUPT_COMBINE
-	if c.flags&without != 0 {
-		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
 	}
 	if c.num_bytes == 0 {
 		return nil, invalid("config->num_bytes is 0, allowed with MW_DEVICE_CUDA: what mw_buffer_size_hint gives")
@@ -126,7 +123,7 @@ func (g *onGPU) use(res *gpu.Result, stream uint64) {
 func (g *onGPU) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.slots = [cuda.MaxSlots]slotUse{}
+	g.slots = [protocol.MaxSlotsCUDA]slotUse{}
 }
 
 // of finds the dispatch of a handle; nil if its slot serves a later one.

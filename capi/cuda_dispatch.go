@@ -70,7 +70,7 @@ func gpuPhase(phase C.int32_t, sliceUs C.int64_t) (gpu.Phase, error) {
 // readDispatch checks what core/ep/gpu does not. Addresses are the device's: this code
 // does not read the memory there.
 func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
-	scales, err := scalesOf(uint32(a.flags))
+	rows, outputs, err := dtypesOf(uint32(a.flags))
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	c.dispatch = gpu.DispatchArgs{
 		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), NumTokens: int(a.num_tokens), Hidden: int(a.hidden),
 		TopK: int(a.num_topk), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(a.num_experts),
-		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, FP32Outputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
+		RowType: rows, OutputType: outputs,
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
 		HasMore: a.flags&C.MW_DISPATCH_HAS_MORE != 0, PeersHaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns),
 		Stream: uint64(a.stream), Timeout: timeout, KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,

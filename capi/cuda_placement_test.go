@@ -19,7 +19,7 @@ var localKeys = wire.GenerateKeyring()
 
 // onDevice makes one rank of two on a device of the emulator, not connected.
 func onDevice(t *testing.T, rank, ordinal int) *buffer {
-	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
+	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
 	require.NoError(t, err)
 	b := &buffer{onGPU: &onGPU{
 		cfg: gpu.Config{NumBytes: n}, ordinal: ordinal, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00"),

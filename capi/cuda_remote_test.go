@@ -23,7 +23,7 @@ import (
 // remotePair makes two ranks on the emulated device that treat each other as ranks of
 // other hosts, not connected.
 func remotePair(t *testing.T) (pair [2]*buffer) {
-	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
+	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
 	require.NoError(t, err)
 	keys := wire.GenerateKeyring()
 	for r := range pair {

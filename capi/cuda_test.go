@@ -29,7 +29,7 @@ const (
 
 // gpuBuffer makes rank 0 of several on the emulated device, not connected.
 func gpuBuffer(t *testing.T, ranks int) *buffer {
-	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
+	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
 	require.NoError(t, err)
 	b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: n}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
 	params, err := b.params(ep.Standing{})

@@ -3,8 +3,8 @@ package gpu
 import (
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // Phase of a call.
@@ -27,21 +27,20 @@ type ReduceTicket uint64
 // stream has passed what was launched (for a recorded graph: as long as it is
 // replayed). 16-byte alignment is needed for X.
 type DispatchArgs struct {
-	Flat        bool   // one row per token and rank, else per token and expert; the same on every rank
-	X           uint64 // bf16 [T, Hidden]; 0 if T = 0
-	TopkIdx     uint64 // int64 [T, TopK], -1 selects nothing; 0 if T = 0
-	NumTokens   int    // T, at most MaxTokens
-	Hidden      int    // H: a multiple of 8; of 128 with FP8, of 512 with UE8M0 scales
-	TopK        int    // K, 1 to 64
-	MaxTokens   int    // M, the same on every rank
-	NumExperts  int    // E, a multiple of R, the same on every rank
-	FP8         bool   // the same on every rank
-	Scales      device.ScaleFormat
-	FP32Outputs bool   // expert outputs are float32, the same on every rank
-	PreReduce   bool   // the combine makes sums by rank; not with Flat; each rank's own choice
-	HasMore     bool   // this rank will dispatch again for the same batch; each rank's own choice
-	KeepHeld    bool   // ep.ErrHeld rather than the slot of a live handle that was never combined
-	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without NoRouting
+	Flat        bool           // one row per token and rank, else per token and expert; the same on every rank
+	X           uint64         // bf16 [T, Hidden]; 0 if T = 0
+	TopkIdx     uint64         // int64 [T, TopK], -1 selects nothing; 0 if T = 0
+	NumTokens   int            // T, at most MaxTokens
+	Hidden      int            // H: a multiple of RowType.Multiple()
+	TopK        int            // K, 1 to 64
+	MaxTokens   int            // M, the same on every rank
+	NumExperts  int            // E, a multiple of R, the same on every rank
+	RowType     protocol.DType // bf16, or fp8: rows are cast; the same on every rank
+	OutputType  protocol.DType // of expert outputs: bf16 or float32, the same on every rank
+	PreReduce   bool           // the combine makes sums by rank; not with Flat; each rank's own choice
+	HasMore     bool           // this rank will dispatch again for the same batch; each rank's own choice
+	KeepHeld    bool           // ep.ErrHeld rather than the slot of a live handle that was never combined
+	TopkWeights uint64         // float32 [T, TopK] with PreReduce, or Flat without NoRouting
 	Columns
 	ActiveRanks   uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
 	RecvCount     uint64 // out, int32 [L], with Flat [1]; 0: the buffer's own
@@ -59,9 +58,9 @@ type DispatchArgs struct {
 // Columns are what a token brings beside its flat row to every rank that it goes to.
 // The number and widths of the columns are the same on every rank.
 type Columns struct {
-	NoRouting     bool                     // without TopkIdx and TopkWeights
-	Extra         [layout.NumExtras]uint64 // [T, ExtraRowBytes]
-	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
+	NoRouting     bool                       // without TopkIdx and TopkWeights
+	Extra         [protocol.NumExtras]uint64 // [T, ExtraRowBytes]
+	ExtraRowBytes [protocol.NumExtras]int    // 0: no such column
 }
 
 // Result says where the rows of a dispatch are, once the stream has passed its second
@@ -79,7 +78,7 @@ type Result struct {
 	LayoutRange uint64      // int64 [L, R]
 	// Columns of flat rows [C, bytes], in the order of package layout; 0: none.
 	Columns  [layout.NumColumns]uint64
-	CombineX uint64 // bf16, or float32 with FP32Outputs, [L, C, H]: outputs that Combine need not copy
+	CombineX uint64 // of OutputType [L, C, H]: outputs that Combine need not copy
 }
 
 // CombineArgs are the inputs and outputs of one combine.
