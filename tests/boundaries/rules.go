@@ -107,6 +107,13 @@ var layers = []layer{
 		"core/device", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
+	// Puts a rank together: a configuration becomes a group and an engine.
+	{"core/node", []string{
+		"core/ep", "core/ep/gpu", "core/ep/layout", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/transport", "core/transport/cudaring", "core/transport/multihost", "core/transport/shm", "core/transport/tcp",
+		"core/transport/verbs", "core/link", "core/op", "core/telemetry", "core/wire",
+	}},
+
 	{"capi", []string{"core/..."}},
 	{"examples/...", []string{"core/..."}},
 	{"tests/model/search", nil},
