@@ -24,13 +24,17 @@ type buffer struct {
 
 var buffers = newTable[*buffer]("buffer")
 
-// onBuffer runs an exported function that works on a buffer.
-func onBuffer(id uint64, f func(b *buffer) error) C.mw_status_t {
+// onBuffer runs an exported function that works on a buffer, as guard does.
+func onBuffer(id uint64, f func(b *buffer) error) (status C.mw_status_t) {
 	b, err := buffers.get(id)
 	if err != nil {
 		return report(err)
 	}
-	return guard(b, func() error { return f(b) })
+	defer recovered(b, &status)
+	if err := b.poisoned(); err != nil {
+		return report(err)
+	}
+	return report(f(b))
 }
 
 func (b *buffer) poisoned() error {

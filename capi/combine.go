@@ -15,7 +15,8 @@ import (
 
 // combine holds the arguments of one call. It is pooled, as dispatch is.
 type combine struct {
-	args ep.CombineArgs
+	args   ep.CombineArgs
+	device ep.DeviceCombine // on CUDA
 	selections
 }
 
@@ -78,9 +79,8 @@ func (c *combine) read(a *C.mw_combine_args_t, b *buffer, h node.Handle) (err er
 	if err := checkSelections(a, flat); err != nil {
 		return err
 	}
-	c.args = ep.CombineArgs{
-		Flat: flat, NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0,
-	}
+	c.args.Flat, c.args.ZeroCopy = flat, a.flags&C.MW_COMBINE_ZERO_COPY != 0
+	c.args.NumTokens, c.args.TopK = int(a.num_tokens), int(a.num_topk)
 	if c.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); err != nil {
 		return err
 	}

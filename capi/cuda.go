@@ -23,14 +23,15 @@ func (deviceTensors) dispatch(d *dispatch, a *C.mw_dispatch_args_t, ranks int) e
 	if err != nil {
 		return err
 	}
-	d.args.Device = ep.DeviceDispatch{
+	d.device = ep.DeviceDispatch{
 		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights),
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
 		PeersHaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns), Stream: uint64(a.stream),
 	}
 	for i, at := range a.extra {
-		d.args.Device.Extra[i] = uint64(at)
+		d.device.Extra[i] = uint64(at)
 	}
+	d.args.Device = &d.device
 	return nil
 }
 
@@ -50,10 +51,11 @@ func (deviceTensors) combine(c *combine, a *C.mw_combine_args_t, b *buffer, _ no
 	if err != nil {
 		return err
 	}
-	c.args.Device = ep.DeviceCombine{
+	c.device = ep.DeviceCombine{
 		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
 		ActiveRanks: active, WaitNs: uint64(a.wait_ns), Stream: uint64(a.stream),
 	}
+	c.args.Device = &c.device
 	if a.x == 0 { // flat combines need x, too: only the device knows whether there are rows
 		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")
 	}

@@ -17,17 +17,20 @@ import (
 
 // dispatch is one call in flight. It is pooled, so the steady state allocates nothing.
 type dispatch struct {
-	args ep.DispatchArgs
-	res  node.Result
-	to   *C.mw_dispatch_result_t
-	out  C.mw_dispatch_result_t
+	args   ep.DispatchArgs
+	device ep.DeviceDispatch // on CUDA
+	res    node.Result
+	to     *C.mw_dispatch_result_t
+	out    C.mw_dispatch_result_t
 	selections
 }
 
 var dispatches = sync.Pool{New: func() any { return new(dispatch) }}
 
+// free drops what it holds of the caller's.
 func (d *dispatch) free() {
-	*d = dispatch{selections: d.selections}
+	d.args, d.to = ep.DispatchArgs{}, nil
+	d.res.Handle, d.res.Memory, d.res.Result = 0, nil, ep.Result{}
 	dispatches.Put(d)
 }
 
@@ -76,16 +79,9 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, of tensors, ranks int) error {
 	if err := checkNumbers(a); err != nil {
 		return err
 	}
-	flat := a.flags&C.MW_DISPATCH_FLAT != 0
 	d.to = a.result
-	d.args = ep.DispatchArgs{
-		Flat: flat, NumTokens: int(a.num_tokens), Hidden: int(a.hidden), TopK: int(a.num_topk),
-		MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(a.num_experts),
-		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, FP32Outputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
-		PreReduce: a.flags&C.MW_DISPATCH_PRE_REDUCE != 0, HasMore: a.flags&C.MW_DISPATCH_HAS_MORE != 0,
-		KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
-	}
-	d.args.NoRouting = a.flags&C.MW_DISPATCH_NO_ROUTING != 0
+	d.readForm(a)
+	d.args.Scales = scales
 	if d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); err != nil {
 		return err
 	}
@@ -93,6 +89,18 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, of tensors, ranks int) error {
 		return err
 	}
 	return of.dispatch(d, a, ranks)
+}
+
+// readForm sets fields one by one: the rest of the arguments is zero, and need not be
+// written again.
+func (d *dispatch) readForm(a *C.mw_dispatch_args_t) {
+	to, has := &d.args, func(flag C.uint32_t) bool { return a.flags&flag != 0 }
+	to.NumTokens, to.Hidden, to.TopK = int(a.num_tokens), int(a.hidden), int(a.num_topk)
+	to.MaxTokens, to.NumExperts = int(a.num_max_tokens_per_rank), int(a.num_experts)
+	to.Flat, to.NoRouting = has(C.MW_DISPATCH_FLAT), has(C.MW_DISPATCH_NO_ROUTING)
+	to.FP8, to.FP32Outputs = has(C.MW_DISPATCH_FP8), has(C.MW_DISPATCH_FP32_OUTPUTS)
+	to.PreReduce, to.HasMore = has(C.MW_DISPATCH_PRE_REDUCE), has(C.MW_DISPATCH_HAS_MORE)
+	to.KeepHeld = has(C.MW_DISPATCH_KEEP_HELD)
 }
 
 // scalesOf checks the flags of a dispatch and says which scales they ask for.

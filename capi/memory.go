@@ -36,7 +36,7 @@ var memoryTable = newTable[*memory]("memory")
 type memories struct {
 	mu     sync.Mutex
 	closed bool
-	all    map[node.Retained]*memory
+	all    []*memory // few: one per slot, as a rule
 }
 
 // of returns the memory of a mapping, and makes its id when it is first shown. It returns
@@ -47,15 +47,14 @@ func (m *memories) of(seg node.Retained) *memory {
 	if m.closed {
 		return nil
 	}
-	if mem, ok := m.all[seg]; ok {
-		return mem
-	}
-	if m.all == nil {
-		m.all = make(map[node.Retained]*memory)
+	for _, mem := range m.all {
+		if mem.seg == seg {
+			return mem
+		}
 	}
 	mem := &memory{seg: seg, open: true}
 	mem.id = memoryTable.add(mem)
-	m.all[seg] = mem
+	m.all = append(m.all, mem)
 	return mem
 }
 

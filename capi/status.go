@@ -138,19 +138,22 @@ type victim interface {
 // guard runs an exported function. A panic must not unwind into C: it becomes an error,
 // and the victim of that call takes no more calls.
 func guard(b victim, f func() error) (status C.mw_status_t) {
-	defer func() {
-		if r := recover(); r != nil {
-			err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
-			if b != nil {
-				b.poison(err)
-			}
-			status = report(err)
-		}
-	}()
+	defer recovered(b, &status)
 	if b != nil {
 		if err := b.poisoned(); err != nil {
 			return report(err)
 		}
 	}
 	return report(f())
+}
+
+// recovered is deferred by what runs an exported function.
+func recovered(b victim, status *C.mw_status_t) {
+	if r := recover(); r != nil {
+		err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
+		if b != nil {
+			b.poison(err)
+		}
+		*status = report(err)
+	}
 }

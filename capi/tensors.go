@@ -27,12 +27,8 @@ func tensorsOf(cfg *node.Config) tensors {
 type hostTensors struct{}
 
 func (hostTensors) dispatch(d *dispatch, a *C.mw_dispatch_args_t, ranks int) (err error) {
-	for _, f := range [...]deviceField{
-		{"args->stream", a.stream}, {"args->peers_have_more", a.peers_have_more}, {"args->wait_ns", a.wait_ns},
-	} {
-		if err := f.absent(); err != nil {
-			return err
-		}
+	if err := noDevice(a.stream, a.peers_have_more, a.wait_ns); err != nil {
+		return err
 	}
 	to, t, local := &d.args, int64(a.num_tokens), int64(a.num_experts)/int64(ranks)
 	if to.Flat {
@@ -46,23 +42,26 @@ func (hostTensors) dispatch(d *dispatch, a *C.mw_dispatch_args_t, ranks int) (er
 	if to.PreReduce || to.Flat && !to.NoRouting {
 		keep(&err, &to.TopkWeights)(d.readWeights(uint32(a.flags), uint64(a.topk_weights), t*int64(a.num_topk)))
 	}
-	for i, name := range extraNames {
-		keep(&err, &to.Extra[i])(view[byte](name, uint64(a.extra[i]), t*int64(to.ExtraRowBytes[i])))
+	for i, width := range to.ExtraRowBytes {
+		if width > 0 {
+			keep(&err, &to.Extra[i])(view[byte](extraNames[i], uint64(a.extra[i]), t*int64(width)))
+		}
 	}
 	return err
 }
 
-// deviceField is a field that only calls on CUDA have.
-type deviceField struct {
-	name  string
-	given C.uint64_t
-}
-
-func (f deviceField) absent() error {
-	if f.given != 0 {
-		return invalid("%s is %#x, allowed 0 without MW_DEVICE_CUDA", f.name, uint64(f.given))
+// noDevice refuses the fields that only calls on CUDA have.
+func noDevice(stream, peersHaveMore, waitNs C.uint64_t) error {
+	name, given := "wait_ns", waitNs
+	switch {
+	case stream|peersHaveMore|waitNs == 0:
+		return nil
+	case stream != 0:
+		name, given = "stream", stream
+	case peersHaveMore != 0:
+		name, given = "peers_have_more", peersHaveMore
 	}
-	return nil
+	return invalid("args->%s is %#x, allowed 0 without MW_DEVICE_CUDA", name, uint64(given))
 }
 
 // mask returns the caller's active_ranks, nil if there are none.
@@ -81,10 +80,8 @@ func mask(address uint64, n int64) ([]int32, error) {
 }
 
 func (hostTensors) combine(c *combine, a *C.mw_combine_args_t, b *buffer, h node.Handle) error {
-	for _, f := range [...]deviceField{{"args->stream", a.stream}, {"args->wait_ns", a.wait_ns}} {
-		if err := f.absent(); err != nil {
-			return err
-		}
+	if err := noDevice(a.stream, 0, a.wait_ns); err != nil {
+		return err
 	}
 	outputs, row, err := b.CombineBytes(h)
 	if err != nil {

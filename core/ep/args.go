@@ -41,7 +41,7 @@ type DispatchArgs struct {
 	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows; flat: [1, R]
 	Timeout     time.Duration      // for each phase; negative: none
 	Columns                        // of flat rows; TopkWeights with PreReduce, too
-	Device      DeviceDispatch     // on a device: the memory, in place of the slices
+	Device      *DeviceDispatch    // on a device: the memory, in place of the slices; else nil
 }
 
 // Columns are what a token brings beside its row to every rank that it goes
@@ -84,5 +84,5 @@ type CombineArgs struct {
 	TopK        int // not if flat
 	ActiveRanks []int32
 	Timeout     time.Duration
-	Device      DeviceCombine // on a device: the memory, in place of the slices
+	Device      *DeviceCombine // on a device: the memory, in place of the slices; else nil
 }

@@ -93,7 +93,7 @@ func with[T ~uint64 | ~uintptr](f func(T) error, handle uint64) error { return f
 func (c *caller) dispatch(t *testing.T, stream int, until ep.Phase) (Handle, Operation) {
 	var res Result
 	o, err := c.b.Dispatch(&ep.DispatchArgs{
-		Hidden: 128, TopK: 1, MaxTokens: 4, NumExperts: 1, Timeout: -1, Device: ep.DeviceDispatch{Stream: c.streams[stream]},
+		Hidden: 128, TopK: 1, MaxTokens: 4, NumExperts: 1, Timeout: -1, Device: &ep.DeviceDispatch{Stream: c.streams[stream]},
 	}, &res, until, -1)
 	require.NoError(t, err)
 	return res.Handle, o
@@ -101,7 +101,7 @@ func (c *caller) dispatch(t *testing.T, stream int, until ep.Phase) (Handle, Ope
 
 func (c *caller) combine(t *testing.T, h Handle, stream int, until ep.Phase) Operation {
 	o, err := c.b.Combine(h, &ep.CombineArgs{
-		TopK: 1, Timeout: -1, Device: ep.DeviceCombine{X: c.memory, Stream: c.streams[stream]},
+		TopK: 1, Timeout: -1, Device: &ep.DeviceCombine{X: c.memory, Stream: c.streams[stream]},
 	}, until, -1)
 	require.NoError(t, err)
 	return o

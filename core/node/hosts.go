@@ -114,7 +114,12 @@ func (h *Hosts) bounds(cfg *multihost.Config) error {
 }
 
 // micros shows a duration in microseconds, and any negative one as -1.
-func micros(d time.Duration) int64 { return max(d.Microseconds(), -1) }
+func micros(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Microseconds()
+}
 
 // keyring reads the keys. It returns nil if there are none. Its errors show no key.
 func (h *Hosts) keyring() (*wire.Keyring, error) {

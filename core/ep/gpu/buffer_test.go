@@ -163,6 +163,7 @@ func TestBadInput(t *testing.T) {
 		"topk_idx has 0 columns":        func(a *ep.DispatchArgs) { a.TopK = 0 },
 		"outputs need 69206016 bytes":   func(a *ep.DispatchArgs) { a.MaxTokens = 1 << 16 },
 		"max_experts is 64":             func(a *ep.DispatchArgs) { a.NumExperts = 65 },
+		"Device is nil":                 func(a *ep.DispatchArgs) { a.Device = nil },
 		"x is a null pointer":           func(a *ep.DispatchArgs) { a.Device.X = 0 },
 		"x is at":                       func(a *ep.DispatchArgs) { a.Device.X += 2 },
 		"topk_idx is a null pointer":    func(a *ep.DispatchArgs) { a.Device.TopkIdx = 0 },
@@ -176,7 +177,8 @@ func TestBadInput(t *testing.T) {
 		"multiples of 512 up to 2^30":   func(a *ep.DispatchArgs) { a.FP8, a.Scales = true, 2 },
 		"x has -1 tokens, allowed 0 to": func(a *ep.DispatchArgs) { a.NumTokens = -1 },
 	} {
-		args, res := o.args, gpu.Result{}
+		args, res, device := o.args, gpu.Result{}, *o.args.Device
+		args.Device = &device
 		change(&args)
 		err := r.Dispatch(&args, &res, ep.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid, text)
@@ -187,10 +189,12 @@ func TestBadInput(t *testing.T) {
 	for text, change := range map[string]func(a *ep.CombineArgs){
 		"topk_idx is [9, 3]":             func(a *ep.CombineArgs) { a.NumTokens = 9 },
 		"topk_weights is a null pointer": func(a *ep.CombineArgs) { a.Device.TopkWeights = 0 },
+		"Device is nil":                  func(a *ep.CombineArgs) { a.Device = nil },
 		"out is a null pointer":          func(a *ep.CombineArgs) { a.Device.Out = 0 },
 		"x is at":                        func(a *ep.CombineArgs) { a.Device.X = 8 },
 	} {
-		args := o.combin
+		args, device := o.combin, *o.combin.Device
+		args.Device = &device
 		change(&args)
 		_, err := r.Combine(o.res.Handle, &args, ep.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid, text)

@@ -285,8 +285,13 @@ func (b *Buffer) launched(err error) error {
 	return err
 }
 
+var errNoDevice = invalid("Device is nil, allowed the addresses of the call's memory")
+
 // checkDispatch refuses what the device would not notice.
 func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
+	if a.Device == nil {
+		return layout.Slab{}, errNoDevice
+	}
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, FP32Outputs: a.FP32Outputs,
@@ -345,6 +350,8 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
 func (b *Buffer) checkCombine(s *slot, a *ep.CombineArgs) error {
 	d := &s.dispatch
 	switch {
+	case a.Device == nil:
+		return errNoDevice
 	case a.Flat != s.slab.Flat:
 		return invalid("a combine with flat %v of a handle whose dispatch had flat %v", a.Flat, s.slab.Flat)
 	case a.NumTokens != d.NumTokens || !a.Flat && a.TopK != d.TopK:

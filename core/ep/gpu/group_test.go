@@ -180,11 +180,11 @@ func newOpOf(r *rank, s layout.Shape, tokens int, rng *rand.Rand) *op {
 	}
 	o.args = ep.DispatchArgs{
 		NumTokens: tokens, Hidden: int(s.Hidden), TopK: topK, MaxTokens: int(s.MaxTokens), NumExperts: int(s.NumExperts), Timeout: -1,
-		Device: ep.DeviceDispatch{X: o.x.at, TopkIdx: o.ids.at, ActiveRanks: r.active.at, Stream: r.stream},
+		Device: &ep.DeviceDispatch{X: o.x.at, TopkIdx: o.ids.at, ActiveRanks: r.active.at, Stream: r.stream},
 	}
 	o.combin = ep.CombineArgs{
 		NumTokens: tokens, TopK: topK, Timeout: -1,
-		Device: ep.DeviceCombine{
+		Device: &ep.DeviceCombine{
 			TopkIdx: o.ids.at, TopkWeights: o.w.at, Out: o.out.at, ActiveRanks: r.active.at, Stream: r.stream,
 		},
 	}
