@@ -112,6 +112,9 @@ func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C
 //export mwiCombineBufferOn
 func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_status_t {
 	return onBuffer(id, func(b *buffer) error {
+		if err := b.tensors.streams(); err != nil {
+			return err // whatever the handle
+		}
 		return b.combineBuffer(handle, node.OnStream(stream), -1, address)
 	})
 }

@@ -73,6 +73,8 @@ func (deviceTensors) result(d *dispatch) {
 	}
 }
 
+func (deviceTensors) streams() error { return nil }
+
 // cudaReport is what a driver offers, and what else buffers would find: code and a
 // compiler.
 type cudaReport struct {

@@ -14,6 +14,7 @@ type tensors interface {
 	dispatch(d *dispatch, a *C.mw_dispatch_args_t, ranks int) error
 	combine(c *combine, a *C.mw_combine_args_t, b *buffer, h node.Handle) error
 	result(d *dispatch)
+	streams() error // why there are none
 }
 
 func tensorsOf(cfg *node.Config) tensors {
@@ -114,6 +115,8 @@ func (hostTensors) result(d *dispatch) {
 		out.recv_extra[i] = present(r.Columns[layout.ColumnExtra+i])
 	}
 }
+
+func (hostTensors) streams() error { return node.ErrNoStreams }
 
 // present is the address of a tensor that a result may lack; 0 then.
 func present(tensor []byte) C.uint64_t {

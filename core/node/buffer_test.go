@@ -98,9 +98,9 @@ func TestNoCalls(t *testing.T) {
 	require.ErrorContains(t, b.Install(), "the buffer has no rendezvous to install")
 	require.NoError(t, b.Connect([][]byte{b.Metadata()}, soon))
 	require.ErrorContains(t, b.Connect([][]byte{b.Metadata()}, soon), "the buffer was connected before")
-	require.ErrorIs(t, b.Release(1, OnStream(0)), errNoStreams)
+	require.ErrorIs(t, b.Release(1, OnStream(0)), ErrNoStreams)
 	_, err = b.CombineBuffer(1, OnStream(0), -1)
-	require.ErrorIs(t, err, errNoStreams)
+	require.ErrorIs(t, err, ErrNoStreams)
 	require.NoError(t, b.Close())
 	for _, err := range calls() {
 		require.ErrorIs(t, err, ep.ErrClosed)

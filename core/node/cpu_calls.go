@@ -10,8 +10,8 @@ import (
 func handleOf(number uint64) Handle { return Handle(number + 1) }
 func numberOf(h Handle) uint64      { return uint64(h) - 1 }
 
-// errNoStreams is for calls that ask for a stream.
-var errNoStreams = invalid("buffer is on the CPU, which has no streams")
+// ErrNoStreams is what a call on the CPU gets that names a stream.
+var ErrNoStreams = invalid("buffer is on the CPU, which has no streams")
 
 func (g *onCPU) dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice time.Duration) (Operation, error) {
 	e := g.buffer.Load()
@@ -51,7 +51,7 @@ func (g *onCPU) combineBuffer(h Handle, on Stream, slice time.Duration) (Combine
 	e := g.buffer.Load()
 	switch {
 	case on != Stream{}:
-		return CombineBuffer{}, errNoStreams
+		return CombineBuffer{}, ErrNoStreams
 	case e == nil:
 		return CombineBuffer{}, errNoCore
 	}
@@ -63,7 +63,7 @@ func (g *onCPU) release(h Handle, on Stream) error {
 	e := g.buffer.Load()
 	switch {
 	case on != Stream{}:
-		return errNoStreams
+		return ErrNoStreams
 	case e == nil:
 		return errNoCore
 	}
