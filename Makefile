@@ -45,7 +45,7 @@ kernels:
 
 bench:
 	@$(PYTHON) .ci/steps.py --quiet venv install
-	@$(VENV)/bin/moewire bench --tables main
+	@$(VENV)/bin/python tests/bench --tables main
 
 gpu-test gpu-bench:
 	@$(PYTHON) .ci/gpu.py $(@:gpu-%=%)

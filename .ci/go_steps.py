@@ -146,19 +146,34 @@ def go_all() -> None:
     go_each("go-all", rest)
 
 
+# The packages whose tests of the rest are longest begin, the first as two commands.
+LONGEST = [EMULATED, "core/ep", "core/ep/gpu", "tests/chaos"]
+
+
+def shares(names: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """The commands that go_each runs: a package, and those of its tests named."""
+    order = [*(name for name in LONGEST if name in names), *sorted(names.keys() - {*LONGEST})]
+    found = []
+    for package in order:
+        parts = 2 if package == LONGEST[0] else 1
+        found += [(package, names[package][i::parts]) for i in range(parts)]
+    return [share for share in found if share[1]]
+
+
 def go_each(step: str, names: dict[str, list[str]]) -> None:
-    """Runs the tests named of each package, two packages at a time."""
+    """Runs the tests named of each package, two commands at a time."""
 
-    def one(package: str) -> tuple[int, list[record.Test]]:
-        pattern = f"-run=^({'|'.join(names[package])})$"
-        return go_command(pattern, f"./{package}", env={"CGO_ENABLED": "1"})
+    def one(share: tuple[str, list[str]]) -> tuple[int, list[record.Test]]:
+        package, tests = share
+        return go_command(f"-run=^({'|'.join(tests)})$", f"./{package}", env={"CGO_ENABLED": "1"})
 
+    all_shares = shares(names)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        ended = dict(zip(names, pool.map(one, names), strict=True))
-    record.save(os.environ["MOEWIRE_TIER"], step, [t for _, tests in ended.values() for t in tests])
-    wrong = [package for package, (status, _) in ended.items() if status != 0]
+        ended = list(pool.map(one, all_shares))
+    record.save(os.environ["MOEWIRE_TIER"], step, [t for _, tests in ended for t in tests])
+    wrong = {of[0] for of, (status, _) in zip(all_shares, ended, strict=True) if status != 0}
     if wrong:
-        raise StepError(f"tests failed in {', '.join(wrong)}")
+        raise StepError(f"tests failed in {', '.join(sorted(wrong))}")
 
 
 def go_bench() -> None:
@@ -213,8 +228,11 @@ def fuzz_each(seconds: str) -> None:
 # What the race detector watches in the virtual machine: it makes all slower.
 RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2No"
 
-# Dispatch and combine between processes, the death of one, and bad networks.
-RDMA_EP = "TestProcesses|TestProcessKilled/rdma|TestWeather"
+# Dispatch and combine between processes over RDMA, the death of one, and bad networks.
+RDMA_EP = "TestProcesses/(rdma|auto)|TestProcessKilled/rdma|TestWeather/rdma"
+
+# What takes long there and meets no device: it runs over a library of tests, in `make test`.
+RDMA_BESIDE = "^Test(DC|Link)"
 
 
 def rdma() -> None:
@@ -226,17 +244,19 @@ def rdma() -> None:
         compile_tests(fabrics, "./core/fabric")
         compile_tests(groups, "./core/ep")
         on_machine(
-            f"{tests} && {fabrics} -test.run=TestOverVerbs && {groups} -test.run='{RDMA_EP}'",
+            f"{tests} -test.skip='{RDMA_BESIDE}' && {fabrics} -test.run=TestOverVerbs"
+            f" && {groups} -test.run='{RDMA_EP}'",
         )
 
 
 def rdma_long() -> None:
-    """The verbs carrier under the race detector, on soft-RoCE devices in a virtual machine."""
+    """The verbs carrier under the race detector, and TCP in bad weather, in a virtual machine."""
     prepare_machine()
     with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
-        races = Path(name) / "verbs-race.test"
+        races, groups = (Path(name) / f"{part}.test" for part in ("verbs-race", "ep"))
         compile_tests(races, "./core/transport/verbs", "-race", cgo="1")
-        on_machine(f"{races} -test.run='{RDMA_RACES}'")
+        compile_tests(groups, "./core/ep")
+        on_machine(f"{races} -test.run='{RDMA_RACES}' && {groups} -test.run=TestWeather/tcp")
 
 
 def compile_tests(to: Path, package: str, *words: str, cgo: str = "0") -> None:

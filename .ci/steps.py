@@ -49,6 +49,9 @@ from tiers import suite_fuzzes, suite_has
 
 TESTS = ROOT / "tests"
 
+# Their tests wait for deadlines and for one another, most of their time.
+SUITES_THAT_WAIT = ("python", "multihost")
+
 
 def pytest_steps(tier: str) -> list[Step]:
     """A step for each suite that has tests of the tier, but for the one of the release wheel."""
@@ -64,8 +67,7 @@ def pytest_step(suite: str, tier: str) -> Step:
 
     action.__doc__ = f"pytest tests/{suite}, what is in tier {tier}."
     needs = ("install", "wheel") if (suite, tier) == ("wheel", "all") else ("install",)
-    # They wait for one another and for deadlines as long as they work.
-    return Step(name, action, needs, tier, beside=tier)
+    return Step(name, action, needs, tier, beside=tier, waits=suite in SUITES_THAT_WAIT)
 
 
 def pytest_fuzz_step(suite: str) -> Step:
@@ -128,8 +130,8 @@ def rest_steps() -> list[Step]:
             Step("fuzz", fuzz, tier="all", beside="all"),
         ),
         Step("wheel", wheel, ("venv", "kernels"), "all", beside="all"),
+        Step("go-bench", go_bench, tier="all", beside="all"),
         pytest_step("wheel", "all"),
-        Step("go-bench", go_bench, tier="all"),
         Step("complete", complete, tier="all"),
     ]
 

@@ -63,7 +63,7 @@ func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks), C.uint32_t(epoch), C.uint64_t(lost)
+		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks.Word()), C.uint32_t(epoch), C.uint64_t(lost)
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -73,7 +74,7 @@ func mask(address uint64, n int64) ([]int32, error) {
 	if n < 0 {
 		return nil, invalid("num_active_ranks is %d, allowed 0 and more", n)
 	}
-	m, err := view[int32]("active_ranks", address, min(n, layout.MaxRanks))
+	m, err := view[int32]("active_ranks", address, min(n, rankset.MaxRanks))
 	if m == nil && err == nil {
 		m = []int32{} // given but empty: too short, not absent
 	}

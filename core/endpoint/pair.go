@@ -136,7 +136,7 @@ func (s *Store) goLive(p *pair) {
 	s.stats.Live++
 	p.err, p.until = nil, time.Time{}
 	s.news = append(s.news, change{p.peer, Ref{p.index, e.gen()}, nil})
-	s.rouse()
+	s.wakeWaiters()
 }
 
 // give records that an attempt has failed: others are told until the pause is

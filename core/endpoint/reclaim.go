@@ -36,7 +36,7 @@ func (s *Store) retire(i int32, why error) {
 	if !e.busy { // else its task goes on with it
 		s.takeDown(i)
 	}
-	s.rouse()
+	s.wakeWaiters()
 }
 
 func orEvicted(why error) error {
@@ -132,7 +132,7 @@ func (s *Store) confine(e *entry, now time.Time) {
 	if !e.overdue {
 		e.overdue = true
 		s.stats.Quarantined++
-		s.rouse() // a pair that waits for this place takes another
+		s.wakeWaiters() // a pair that waits for this place takes another
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *Store) leave(i int32) {
 	e.leave()
 	s.room.fruitless = 0
 	s.vacant = append(s.vacant, i)
-	s.rouse()
+	s.wakeWaiters()
 }
 
 // Retire ends a connection, because its owner says so. A stale reference does

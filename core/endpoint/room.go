@@ -114,6 +114,6 @@ func (s *Store) askAgain(at time.Time) {
 func (s *Store) letAsk(now time.Time) {
 	if at := s.room.askAt; !at.IsZero() && !now.Before(at) {
 		s.room.askAt = time.Time{}
-		s.rouse()
+		s.wakeWaiters()
 	}
 }

@@ -189,7 +189,7 @@ func (s *Store) nextChange() <-chan struct{} {
 	return s.changed
 }
 
-func (s *Store) rouse() {
+func (s *Store) wakeWaiters() {
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil

@@ -74,7 +74,7 @@ func (s *Store) ended(r *running) {
 		r.lane.busy--
 	}
 	s.spawn(r.lane)
-	s.rouse()
+	s.wakeWaiters()
 	s.mu.Unlock()
 	s.flush()
 }
@@ -226,12 +226,12 @@ func (s *Store) stuckTasks(now time.Time) {
 				s.stats.Quarantined++
 			}
 			s.spawn(r.lane)
-			s.rouse() // a pair that waits for this place takes another
+			s.wakeWaiters() // a pair that waits for this place takes another
 		}
 	}
 }
 
-// Err of a connection attempt that its deadline ended.
+// errLate is the error of a connection attempt that its deadline ended.
 func (s *Store) errLate() error {
 	return fmt.Errorf("%w: no connection after %v", ErrUnreachable, s.cfg.ConnectFor)
 }

@@ -18,7 +18,8 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -32,7 +33,7 @@ type Buffer struct {
 	word  *membership.Guard // of dom
 	self  int
 	ranks int
-	all   uint64 // one bit per rank
+	all   rankset.Set
 
 	pollInterval time.Duration    // longest sleep of a wait
 	spins        time.Duration    // how long a wait spins before it yields
@@ -53,18 +54,18 @@ type Buffer struct {
 	peers     []peer          // by rank; only Install replaces them
 	scratch   scratch
 	count     counters
-	known     uint64 // members without a recorded loss
+	known     rankset.Set // members without a recorded loss
 	waits     waiters
 	behind    background
 	rec       recorder
 	remote    *remote // nil: every rank's memory can be mapped
 	pump      pump
 
-	published published  // what our control page must hold
-	hurt      *violation // a violation in our own memory, until the step ends
-	damaged   bool       // our memory was overwritten, or may have been: it is made good before the next epoch
-	violators uint64     // ranks with a violation in their memory in this epoch
-	hasOwn    ownMemory  // nil: the domain keeps no words of its own
+	published published   // what our control page must hold
+	hurt      *violation  // a violation in our own memory, until the step ends
+	damaged   bool        // our memory was overwritten, or may have been: it is made good before the next epoch
+	violators rankset.Set // ranks with a violation in their memory in this epoch
+	hasOwn    ownMemory   // nil: the domain keeps no words of its own
 
 	lost    atomic.Uint64 // ranks that this one has fenced
 	broken  uatomic.Error // why the buffer takes no more calls
@@ -91,7 +92,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	all := uint64(1)<<dom.NumRanks() - 1
+	all := rankset.Upto(dom.NumRanks())
 	word := membership.NewGuard(func() membership.Word { return dom.Members() }, all)
 	set := membership.Set(word.Load())
 	b := &Buffer{

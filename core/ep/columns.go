@@ -3,20 +3,19 @@ package ep
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // placeColumns stores what tokens bring beside their flat rows. The positions
 // of the jobs are final.
-func (b *Buffer) placeColumns(s *slot, owners uint64) {
+func (b *Buffer) placeColumns(s *slot, owners rankset.Set) {
 	if s.slab.ColumnBytes() == 0 {
 		return
 	}
-	for rest := owners; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range owners.All() {
 		var to [layout.NumColumns][]byte
 		for i, width := range s.slab.Columns {
 			if width > 0 {

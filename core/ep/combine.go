@@ -2,11 +2,11 @@ package ep
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -82,16 +82,16 @@ func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err
 	c := &s.combine
 	c.begin(a.Timeout)
 	b.rec.begin(s, kindCombine)
-	c.args, c.active, c.published = *a, active&s.sent, false
+	c.args, c.active, c.published = *a, active.And(s.sent), false
 	c.weigh(s)
 	b.pick(s)
 	c.args.TopkIdx, c.args.TopkWeights = nil, nil // no longer needed
 	return b.hold(s, kindCombine), false, nil
 }
 
-func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active uint64, err error) {
+func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active rankset.Set, err error) {
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
 	p := &s.params
 	switch {
@@ -180,63 +180,62 @@ func (c *combineCall) weigh(s *slot) {
 func (b *Buffer) pick(s *slot) {
 	c := &s.combine
 	c.rows = append(c.rows[:0], s.plan.rows...)
-	c.need = 0
+	c.need = rankset.Set{}
 	for i := range c.rows {
 		row := &c.rows[i]
 		if row.Source < 0 {
 			continue
 		}
-		if (!c.args.Flat && !s.params.preReduce && c.args.TopkIdx[i] < 0) || (c.active&^s.spoiled)>>row.Source&1 == 0 {
+		if (!c.args.Flat && !s.params.preReduce && c.args.TopkIdx[i] < 0) || !c.active.Minus(s.spoiled).Has(int(row.Source)) {
 			row.Source = -1
 			continue
 		}
-		c.need |= 1 << row.Source
-		if s.placed>>row.Source&1 == 0 {
+		c.need = c.need.With(int(row.Source))
+		if !s.placed.Has(int(row.Source)) {
 			row.Source = -1 // zeros, if the owner does combine
 		}
 	}
 }
 
 // stepCombine does what can be done now and returns the ranks it waits for.
-func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
+func (b *Buffer) stepCombine(s *slot) (waiting rankset.Set, err error) {
 	c := &s.combine
 	out := b.outWithLast()
-	if out>>b.self&1 == 1 {
-		return 0, ErrFenced
+	if out.Has(b.self) {
+		return rankset.Set{}, ErrFenced
 	}
 	if !c.published {
-		if waiting = b.readers(s) &^ out; waiting != 0 {
+		if waiting = b.readers(s).Minus(out); !waiting.Empty() {
 			return waiting, nil
 		}
 		b.publishOutputs(s)
 	}
-	missing := uint64(0)
-	for rest := c.need; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	missing := rankset.Set{}
+	for r := range c.need.All() {
 		ready, err := b.outputsReady(s, r, out)
 		if err != nil && err != ErrFenced {
 			b.releaseAs(s, op.Failed, err)
 		}
 		if err != nil {
-			return 0, err
+			return rankset.Set{}, err
 		}
 		if !ready {
-			missing |= 1 << r
+			missing = missing.With(r)
 		}
 	}
-	if waiting = (missing | b.unsentOutputs(s)) &^ out; waiting != 0 {
+	if waiting = missing.Or(b.unsentOutputs(s)).Minus(out); !waiting.Empty() {
 		return waiting, nil
 	}
 	c.forgo(missing)
-	return 0, b.reduce(s)
+	return rankset.Set{}, b.reduce(s)
 }
 
 // forgo drops the rows of owners that were lost before they had published.
 // From here on the set of ranks that contribute to this result is fixed.
-func (c *combineCall) forgo(owners uint64) {
-	c.need &^= owners
+func (c *combineCall) forgo(owners rankset.Set) {
+	c.need = c.need.Minus(owners)
 	for i := range c.rows {
-		if row := &c.rows[i]; owners != 0 && row.Source >= 0 && owners>>row.Source&1 == 1 {
+		if row := &c.rows[i]; !owners.Empty() && row.Source >= 0 && owners.Has(int(row.Source)) {
 			row.Source = -1
 		}
 	}
@@ -244,11 +243,13 @@ func (c *combineCall) forgo(owners uint64) {
 
 // readers returns the ranks that have not finished the previous combine of
 // this handle: the outputs that we published for it must stay until they have.
-func (b *Buffer) readers(s *slot) (ranks uint64) {
-	for rest := s.counted; s.combines > 0 && rest != 0; rest &= rest - 1 {
-		t := bits.TrailingZeros64(rest)
+func (b *Buffer) readers(s *slot) (ranks rankset.Set) {
+	if s.combines == 0 {
+		return rankset.Set{}
+	}
+	for t := range s.counted.All() {
 		if n, last, is := b.doneOf(s, t, s.op); !is || (n < s.combines && !last) {
-			ranks |= 1 << t
+			ranks = ranks.With(t)
 		}
 	}
 	return ranks
@@ -286,7 +287,7 @@ func (b *Buffer) copyOutputs(s *slot) {
 // outputsReady reports whether owner r has published this combine's outputs.
 // If an owner is out and has not published, that is no error: it was lost. An owner
 // that has gone on without us, because we are out ourselves, writes nothing for us.
-func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
+func (b *Buffer) outputsReady(s *slot, r int, out rankset.Set) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
 	if n := layout.Combines(word); layout.IsFor(word, s.op) && n > s.combines {
 		if n > s.combines+1 && b.isMember() { // it waits for us in between
@@ -296,10 +297,10 @@ func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 		return true, nil
 	}
 	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
-		switch out |= b.out(); {
-		case out>>b.self&1 == 1:
+		switch out = out.Or(b.out()); {
+		case out.Has(b.self):
 			return false, ErrFenced // it did not wait for us
-		case out>>r&1 == 1:
+		case out.Has(r):
 			return false, nil
 		case layout.IsPast(word, s.op): // it does not go on without our done
 			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("operations up to %d", s.op)})
@@ -314,8 +315,7 @@ func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 func (b *Buffer) reduce(s *slot) error {
 	c, lay := &s.combine, &s.slab
 	b.rec.seen(s, kindCombine)
-	for rest := c.need; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range c.need.All() {
 		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())
 	}
 	b.scratch.reduce = device.ReduceBatch{
@@ -339,8 +339,7 @@ func (b *Buffer) reduce(s *slot) error {
 // finishCombine tells the owners that this rank will not read this combine again.
 func (b *Buffer) finishCombine(s *slot) {
 	s.combines++
-	for rest := s.sent; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range s.sent.All() {
 		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, false))
 		b.dom.Wake(r)
 	}
@@ -351,7 +350,7 @@ func (b *Buffer) finishCombine(s *slot) {
 			b.count.bytesReduced += uint64(s.slab.OutputBytes())
 		}
 	}
-	showActive(s.combine.args.ActiveRanks, b.out()&^s.combine.need|s.spoiled)
+	showActive(s.combine.args.ActiveRanks, b.out().Minus(s.combine.need).Or(s.spoiled))
 	s.combine.args = CombineArgs{}
 	s.combine.end(op.Done, nil)
 }

@@ -38,7 +38,7 @@ func (b *Buffer) startReaderWait(n uint64) (t task, x []byte, err error) {
 	if t, yes := b.inWay(s); yes {
 		return t, nil, nil
 	}
-	if b.readers(s)&^b.out() == 0 {
+	if b.readers(s).Minus(b.out()).Empty() {
 		return task{}, s.dispatch.res.CombineX, nil
 	}
 	if !s.readerWait.pending() {

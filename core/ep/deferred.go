@@ -1,9 +1,8 @@
 package ep
 
 import (
-	"math/bits"
-
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // deferredWrite is the words of one operation that a rank must still write at owners that
@@ -11,7 +10,7 @@ import (
 // out. Without these words the owner would wait for ever.
 type deferredWrite struct {
 	op     uint64
-	owners uint64 // one bit per rank
+	owners rankset.Set
 	params params
 	slab   layout.Slab
 	withY  bool // y_ready still lacks its released bit
@@ -23,15 +22,14 @@ func (b *Buffer) settle() (wrote bool) {
 	kept := b.deferred[:0]
 	for i := range b.deferred {
 		o := b.deferred[i]
-		o.owners &^= b.out()
-		for rest := o.owners; rest != 0; rest &= rest - 1 {
-			r := bits.TrailingZeros64(rest)
+		o.owners = o.owners.Minus(b.out())
+		for r := range o.owners.All() {
 			if b.settleAt(&o, r) {
-				o.owners &^= 1 << r
+				o.owners = o.owners.Without(r)
 				wrote = true
 			}
 		}
-		if o.owners != 0 {
+		if !o.owners.Empty() {
 			kept = append(kept, o)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -112,11 +113,11 @@ func TestHolderOfTheSlab(t *testing.T) {
 				return err
 			}
 			if c.dead {
-				w.some(0b011, func(r int) error { return again(r, -1) })
+				w.some(rankset.Of(0, 1), func(r int) error { return again(r, -1) })
 			} else {
-				w.someWithout(0b011, 50*time.Millisecond, again)
+				w.someWithout(rankset.Of(0, 1), 50*time.Millisecond, again)
 			}
-			require.Equal(t, uint64(0b011), w.bufs[0].Members())
+			require.Equal(t, rankset.Of(0, 1), w.bufs[0].Members())
 			same := ds[0].res.Slab == before[0].res.Slab
 			harmless := c.dead || overHosts != nil // on another host it cannot write by itself
 			require.Equal(t, harmless, same, "the slab is replaced unless the holder is known to be dead")

@@ -2,11 +2,11 @@ package ep
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -101,10 +101,10 @@ func (b *Buffer) begin() error {
 
 // assign gives the slot to the next operation. Ranks that are out
 // get and give nothing; members that the caller leaves out still get words.
-func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint64) {
+func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active rankset.Set) {
 	members := b.members()
-	left := members &^ active
-	active &= members
+	left := members.Minus(active)
+	active = active.And(members)
 	s.op, s.live = b.next, true
 	b.next++
 	s.slab = *slab
@@ -120,20 +120,20 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 		s.weights = append(s.weights[:0], a.TopkWeights[:a.NumTokens*a.TopK]...)
 	}
 	clear(s.dst)
-	s.sent, s.placed, s.located, s.combines = 0, 0, false, 0
-	s.lacks, s.spoiled = s.lacks[:0], 0
-	s.notified, s.ordered, s.rows = 0, false, 0
+	s.sent, s.placed, s.located, s.combines = rankset.Set{}, rankset.Set{}, false, 0
+	s.lacks, s.spoiled = s.lacks[:0], rankset.Set{}
+	s.notified, s.ordered, s.rows = rankset.Set{}, false, 0
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
 	s.combine.retire()
-	if left != 0 {
+	if !left.Empty() {
 		b.deferWrites(s, left, false)
 	}
 }
 
 // deferWrites remembers words to be written at owners that have not opened s.op yet.
-func (b *Buffer) deferWrites(s *slot, owners uint64, withY bool) {
+func (b *Buffer) deferWrites(s *slot, owners rankset.Set, withY bool) {
 	b.deferred = append(b.deferred, deferredWrite{op: s.op, owners: owners, params: s.params, slab: s.slab, withY: withY})
 }
 
@@ -146,15 +146,15 @@ func (b *Buffer) sizeFor(shape layout.Shape) error {
 }
 
 // checkDispatch validates every argument. It changes nothing.
-func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint64, err error) {
+func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active rankset.Set, err error) {
 	if slab, err = b.checkShape(a); err != nil {
-		return slab, 0, err
+		return slab, rankset.Set{}, err
 	}
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
-		return slab, 0, err
+		return slab, rankset.Set{}, err
 	}
 	if err = b.checkRemote(slab, a); err != nil {
-		return slab, 0, err
+		return slab, rankset.Set{}, err
 	}
 	switch l := int(slab.LocalExperts); {
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
@@ -222,18 +222,18 @@ func checkExperts(a *DispatchArgs) error {
 	return nil
 }
 
-// activeSet turns the caller's mask into a bit set. This rank is always in.
-func (b *Buffer) activeSet(mask []int32) (uint64, error) {
+// activeSet turns the caller's mask into a set. This rank is always in.
+func (b *Buffer) activeSet(mask []int32) (rankset.Set, error) {
 	if mask == nil {
 		return b.all, nil
 	}
 	if len(mask) < b.ranks {
-		return 0, invalid("active_ranks has %d entries, allowed %d and more", len(mask), b.ranks)
+		return rankset.Set{}, invalid("active_ranks has %d entries, allowed %d and more", len(mask), b.ranks)
 	}
-	set := uint64(1) << b.self
+	set := rankset.Of(b.self)
 	for r := range b.ranks {
 		if mask[r] != 0 {
-			set |= 1 << r
+			set = set.With(r)
 		}
 	}
 	return set, nil
@@ -242,41 +242,40 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 // stepDispatch does what can be done now and returns the ranks it waits for:
 // those that still hold our slab, those that have not opened theirs, and, once
 // ours is open, those that have not sent their rows.
-func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
+func (b *Buffer) stepDispatch(s *slot) (waiting rankset.Set, err error) {
 	out := b.outWithLast()
-	if out>>b.self&1 == 1 {
-		return 0, ErrFenced // else we would go on without our own rows
+	if out.Has(b.self) {
+		return rankset.Set{}, ErrFenced // else we would go on without our own rows
 	}
-	s.unsent &^= out
-	if s.unsent != 0 {
+	s.unsent = s.unsent.Minus(out)
+	if !s.unsent.Empty() {
 		if err := b.send(s); err != nil {
-			return 0, err
+			return rankset.Set{}, err
 		}
 	}
-	if s.unsent == 0 && !s.located {
+	if s.unsent.Empty() && !s.located {
 		b.finishSend(s)
 	}
 	if !s.isOpen() {
-		return (b.unfinished(s) | s.unsent) &^ out &^ (1 << b.self), nil
+		return b.unfinished(s).Or(s.unsent).Minus(out).Without(b.self), nil
 	}
 	b.countArrivals(s, out)
-	if s.unsent|s.awaited == 0 {
-		return 0, b.received(s)
+	if s.unsent.Or(s.awaited).Empty() {
+		return rankset.Set{}, b.received(s)
 	}
-	return (s.unsent | s.awaited) &^ (1 << b.self), nil
+	return s.unsent.Or(s.awaited).Without(b.self), nil
 }
 
 // countArrivals looks which sources have arrived. If a source is out, its rows count when
 // they are complete; else the source is dropped for this operation.
-func (b *Buffer) countArrivals(s *slot, out uint64) {
-	for rest := s.awaited; rest != 0; rest &= rest - 1 {
-		bit := rest & -rest
-		switch t := bits.TrailingZeros64(rest); {
+func (b *Buffer) countArrivals(s *slot, out rankset.Set) {
+	for t := range s.awaited.All() {
+		switch {
 		case b.arrived(s, t):
-			s.awaited &^= bit
-		case out&bit != 0:
-			s.awaited &^= bit
-			s.counted &^= bit
+			s.awaited = s.awaited.Without(t)
+		case out.Has(t):
+			s.awaited = s.awaited.Without(t)
+			s.counted = s.counted.Without(t)
 		case !b.exchanges(s) && b.cameFor(s, layout.Announced(t), t, s.op):
 			b.refuseRowOrder(s.own, s.op) // its rows are flat, ours are not: it would wait for ever
 			b.dom.Wake(t)
@@ -289,9 +288,12 @@ func (b *Buffer) arrived(s *slot, t int) bool {
 }
 
 // showActive clears the ranks in the caller's mask that its result lacks.
-func showActive(mask []int32, lacking uint64) {
-	for rest := lacking; mask != nil && rest != 0; rest &= rest - 1 {
-		mask[bits.TrailingZeros64(rest)] = 0
+func showActive(mask []int32, lacking rankset.Set) {
+	if mask == nil {
+		return
+	}
+	for r := range lacking.All() {
+		mask[r] = 0
 	}
 }
 
@@ -305,7 +307,7 @@ func (b *Buffer) received(s *slot) error {
 		return err
 	}
 	a := &s.dispatch.args
-	showActive(a.ActiveRanks, b.all&^s.counted)
+	showActive(a.ActiveRanks, b.all.Minus(s.counted))
 	b.rec.seen(s, kindDispatch)
 	b.count.dispatches++
 	s.dispatch.args = DispatchArgs{}
@@ -328,7 +330,7 @@ func (b *Buffer) agree(s *slot) error {
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
 			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ErrMismatch, name, mine, b.self, other, t)
 		}
-		if s.counted>>t&1 == 1 && theirs.hasMore {
+		if s.counted.Has(t) && theirs.hasMore {
 			s.dispatch.res.PeersHaveMore = true
 		}
 	}

@@ -3,7 +3,8 @@ package ep
 import (
 	"errors"
 	"fmt"
-	"math/bits"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Sentinels, for errors.Is. Messages name the argument or the rank.
@@ -40,9 +41,9 @@ func invalid(format string, args ...any) error {
 }
 
 // lowest returns the lowest rank of a set; -1 for the empty set.
-func lowest(ranks uint64) int {
-	if ranks == 0 {
+func lowest(ranks rankset.Set) int {
+	if ranks.Empty() {
 		return -1
 	}
-	return bits.TrailingZeros64(ranks)
+	return ranks.Min()
 }

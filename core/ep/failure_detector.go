@@ -1,10 +1,10 @@
 package ep
 
 import (
-	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -40,24 +40,24 @@ func (d *FailureDetector) PollInterval() time.Duration { return d.pollInterval }
 
 // Show tells the others which ranks this rank waits for and since when, and that it is
 // alive. No ranks: it does not wait.
-func (d *FailureDetector) Show(waiting uint64, since time.Time) {
+func (d *FailureDetector) Show(waiting rankset.Set, since time.Time) {
 	own := &d.peers[d.dom.Rank()]
-	if waiting != 0 {
+	if !waiting.Empty() {
 		ensure(own.since(), uint64(d.clock.At(since)))
 	}
-	ensure(own.waitsFor(), waiting)
+	ensure(own.waitsFor(), waiting.Word())
 	own.beat().Add(1)
 }
 
-// all has one bit per rank of the group. The member word may have bits of ranks that do
+// all are the ranks of the group. The member word may have bits of ranks that do
 // not exist.
-func (d *FailureDetector) all() uint64 { return 1<<len(d.peers) - 1 }
+func (d *FailureDetector) all() rankset.Set { return rankset.Upto(len(d.peers)) }
 
 // Dying returns those of the ranks whose process is about to end or has ended.
-func (d *FailureDetector) Dying(ranks uint64) (dying uint64) {
-	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
-		if p := d.peers[bits.TrailingZeros64(rest)].proc; p != nil && p.Dying() {
-			dying |= rest & -rest
+func (d *FailureDetector) Dying(ranks rankset.Set) (dying rankset.Set) {
+	for r := range ranks.And(d.all()).All() {
+		if p := d.peers[r].proc; p != nil && p.Dying() {
+			dying = dying.With(r)
 		}
 	}
 	return dying
@@ -65,10 +65,10 @@ func (d *FailureDetector) Dying(ranks uint64) (dying uint64) {
 
 // Quiesced returns those of the ranks that are known to write nothing more in the
 // epoch: they have ended, or say so.
-func (d *FailureDetector) Quiesced(ranks uint64) (quiesced uint64) {
-	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
-		if p := &d.peers[bits.TrailingZeros64(rest)]; p.proc == nil || p.isQuiesced(d.epoch) {
-			quiesced |= rest & -rest
+func (d *FailureDetector) Quiesced(ranks rankset.Set) (quiesced rankset.Set) {
+	for r := range ranks.And(d.all()).All() {
+		if p := &d.peers[r]; p.proc == nil || p.isQuiesced(d.epoch) {
+			quiesced = quiesced.With(r)
 		}
 	}
 	return quiesced
@@ -86,13 +86,13 @@ func (d *FailureDetector) Reset() { d.suspicion.open, d.suspicion.excuses = fals
 // Try looks for the cause of waits for some ranks that are past the deadline of
 // timeout. It takes a few looks until it has decided. Then causes are the ranks to
 // expel; if there are none, no rank is to be blamed before until.
-func (d *FailureDetector) Try(now time.Time, waiting uint64, timeout time.Duration) (causes uint64, until time.Time, decided bool) {
+func (d *FailureDetector) Try(now time.Time, waiting rankset.Set, timeout time.Duration) (causes rankset.Set, until time.Time, decided bool) {
 	set := membership.Set(d.dom.Members().Load())
 	if !set.In(d.epoch, d.dom.Rank()) {
-		return 0, time.Time{}, true
+		return rankset.Set{}, time.Time{}, true
 	}
 	v, decided := d.suspicion.look(now, &waitGraph{
-		peers: d.peers, self: d.dom.Rank(), members: set.Ranks() & d.dom.Present(), timeout: timeout,
+		peers: d.peers, self: d.dom.Rank(), members: set.Ranks().And(d.dom.Present()), timeout: timeout,
 		pollInterval: d.pollInterval, age: wordAge(d.dom), clock: &d.clock,
 	}, waiting)
 	return v.causes, v.until, decided

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -17,9 +18,9 @@ func TestDetectorOfWildMembers(t *testing.T) {
 	doms := inproc.New(2, layout.ControlBytes)
 	d := ep.NewFailureDetector(doms[0], 1)
 	doms[0].Members().(*atomic.Uint64).Store(1<<48 | 0xffffffffffff)
-	require.Zero(t, d.Dying(0xffffffffffff))
-	require.Zero(t, d.Quiesced(0xffffffffffff))
+	require.Zero(t, d.Dying(rankset.Upto(48)))
+	require.Zero(t, d.Quiesced(rankset.Upto(48)))
 	for decided := false; !decided; {
-		_, _, decided = d.Try(time.Now(), 0xffffffffffff, time.Millisecond)
+		_, _, decided = d.Try(time.Now(), rankset.Upto(48), time.Millisecond)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -75,7 +76,7 @@ func TestDeadline(t *testing.T) {
 	err := within(t, w.start(2, s, &in, -1))
 	require.ErrorIs(t, err, ep.ErrFenced)
 	require.ErrorIs(t, within(t, w.start(2, s, &in, -1)), ep.ErrFenced, "and again")
-	w.some(0b011, func(r int) error { return within(t, w.start(r, s, &in, -1)) })
+	w.some(rankset.Of(0, 1), func(r int) error { return within(t, w.start(r, s, &in, -1)) })
 }
 
 // TestDeath: a dead rank ends waits without any deadline.
@@ -310,5 +311,5 @@ func TestCombineBufferGivesUp(t *testing.T) {
 	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); bufferFree <- err }()
 	require.NoError(t, within(t, bufferFree))
 	require.NoError(t, within(t, reader))
-	require.EqualValues(t, 0b011, w.bufs[0].Members())
+	require.EqualValues(t, rankset.Of(0, 1), w.bufs[0].Members())
 }

@@ -1,21 +1,20 @@
 package ep
 
 import (
-	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
 
 // lookAround takes ranks out of the group if it is useless to wait for them. It
 // reports whether the group has changed: then look at the words again.
-func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
+func (w *wait) lookAround(now time.Time, waiting rankset.Set) (changed bool) {
 	if w.b.findsItselfHurt() {
 		return true // the next step returns the error
 	}
-	for rest := waiting; rest != 0; rest &= rest - 1 {
-		t := bits.TrailingZeros64(rest)
+	for t := range waiting.All() {
 		if p := w.peers[t].proc; p != nil && p.Dying() {
 			w.fence(now, t)
 		}
@@ -51,7 +50,7 @@ func (w *wait) extend(now time.Time) {
 // rank has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, target int) {
 	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
-		w.fenced(now, 1<<target, w.whyGone(target))
+		w.fenced(now, rankset.Of(target), w.whyGone(target))
 	}
 }
 
@@ -59,28 +58,28 @@ func (w *wait) fence(now time.Time, target int) {
 // known: the rank may be frozen, or cut off.
 func (w *wait) whyGone(target int) string {
 	remote := w.b.dom.Remote()
-	if remote != nil && remote.Ranks()>>target&1 == 1 && w.peers[target].proc.Lost() == nil {
+	if remote != nil && remote.Ranks().Has(target) && w.peers[target].proc.Lost() == nil {
 		return "no word comes from it any more"
 	}
 	return "its process has ended"
 }
 
 // fenced records the ranks that this rank has taken out, and wakes all ranks.
-func (w *wait) fenced(now time.Time, blamed uint64, why string) {
-	w.b.lost.Add(uint64(bits.OnesCount64(blamed)))
+func (w *wait) fenced(now time.Time, blamed rankset.Set, why string) {
+	w.b.lost.Add(uint64(blamed.Len()))
 	w.b.wakeAll()
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	w.b.recordLost(blamed&^(1<<w.b.self), now.Sub(w.since), w.t, why)
+	w.b.recordLost(blamed.Without(w.b.self), now.Sub(w.since), w.t, why)
 }
 
 // blameStraggler finds the ranks to fence for a deadline that has passed. It fences
 // them if the group is still the one in which the suspicion began: else the late rank
 // may have waited for a rank that another one has fenced just now. It takes a
 // few looks; false: look again.
-func (w *wait) blameStraggler(now time.Time, waiting uint64) (decided bool) {
+func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool) {
 	v, decided := w.try(now, waiting)
-	if v.causes == 0 {
+	if v.causes.Empty() {
 		return decided
 	}
 	if membership.Expel(w.b.word, membership.Set(w.members), w.epoch, w.b.self, v.causes) {
@@ -89,7 +88,7 @@ func (w *wait) blameStraggler(now time.Time, waiting uint64) (decided bool) {
 	return decided
 }
 
-func (w *wait) try(now time.Time, waiting uint64) (v decision, decided bool) {
+func (w *wait) try(now time.Time, waiting rankset.Set) (v decision, decided bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	c := w.t.s.call(w.t.kind)
@@ -100,7 +99,7 @@ func (w *wait) try(now time.Time, waiting uint64) (v decision, decided bool) {
 		peers: w.peers, self: w.b.self, members: w.b.membersOf(w.epoch), timeout: w.timeout,
 		pollInterval: w.b.pollInterval, age: w.b.wordAge(), clock: &w.b.rec.clock,
 	}, waiting)
-	if decided && v.causes == 0 && !v.until.IsZero() {
+	if decided && v.causes.Empty() && !v.until.IsZero() {
 		c.deadline, w.deadline = v.until, v.until
 	}
 	return v, decided

@@ -12,7 +12,8 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -37,7 +38,7 @@ func (d *watchedDomain) Members() transport.MemberWord {
 func TestFencedAnywhere(t *testing.T) {
 	for name, act := range map[string]func(transport.MemberWord){
 		"fenced":     fenceZero,
-		"next epoch": func(word transport.MemberWord) { membership.Install(word, 2, 0b10) },
+		"next epoch": func(word transport.MemberWord) { membership.Install(word, 2, rankset.Of(1)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := int64(1)
@@ -50,7 +51,7 @@ func TestFencedAnywhere(t *testing.T) {
 
 // fencedAt reports whether rank 0 looked at the member set n times.
 func fencedAt(t *testing.T, n int64, act func(transport.MemberWord)) bool {
-	doms := newDomains(2, 0b11)
+	doms := newDomains(2, rankset.Of(0, 1))
 	watched := &watchedDomain{Domain: doms[0], act: act}
 	w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 	for r, dom := range w.doms {

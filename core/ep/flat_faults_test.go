@@ -12,6 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -44,15 +45,15 @@ func (w *world) flatExchange(rank int, s flatShape, ins []flatInput, mask []int3
 }
 
 // flatExchangeAll runs flatExchange on some ranks, and expects exactly these in the masks.
-func (w *world) flatExchangeAll(s flatShape, ranks uint64) {
+func (w *world) flatExchangeAll(s flatShape, ranks rankset.Set) {
 	w.t.Helper()
 	ins := flatInputs(seeded(w.t), s, uniform)
 	w.some(ranks, func(r int) error {
 		mask := ones(s.ranks)
 		err := w.flatExchange(r, s, ins, mask, 20*time.Second)
 		for t, v := range mask {
-			if err == nil && uint64(v) != ranks>>t&1 {
-				err = fmt.Errorf("rank %d: mask %v, members %b", r, mask, ranks)
+			if err == nil && (v == 1) != ranks.Has(t) {
+				err = fmt.Errorf("rank %d: mask %v, members %v", r, mask, ranks)
 			}
 		}
 		return err
@@ -64,13 +65,13 @@ func (w *world) flatExchangeAll(s flatShape, ranks uint64) {
 func TestFlatRejoin(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 	for range 5 {
-		w.flatExchangeAll(flatTrio, 0b111)
+		w.flatExchangeAll(flatTrio, rankset.Upto(3))
 		inproc.Kill(w.doms[0], 2)
-		w.flatExchangeAll(flatTrio, 0b011)
-		w.exchangeAll(trio, 0b011)
-		w.flatExchangeAll(flatTrio, 0b011)
-		w.meet(0b111, 0b100)
-		w.exchangeAll(trio, 0b111)
+		w.flatExchangeAll(flatTrio, rankset.Of(0, 1))
+		w.exchangeAll(trio, rankset.Of(0, 1))
+		w.flatExchangeAll(flatTrio, rankset.Of(0, 1))
+		w.meet(rankset.Upto(3), rankset.Of(2))
+		w.exchangeAll(trio, rankset.Upto(3))
 	}
 }
 
@@ -84,7 +85,7 @@ func TestFlatDeathWhileWaiting(t *testing.T) {
 			w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 			ins := flatInputs(r2(0), flatTrio, uniform)
 			go func() { w.waits(1); lose(w) }()
-			w.someWithout(0b011, 50*time.Millisecond, func(r int, timeout time.Duration) error {
+			w.someWithout(rankset.Of(0, 1), 50*time.Millisecond, func(r int, timeout time.Duration) error {
 				mask := ones(3)
 				err := w.flatExchange(r, flatTrio, ins, mask, timeout)
 				require.Equal(t, []int32{1, 1, 0}, mask)
@@ -93,7 +94,7 @@ func TestFlatDeathWhileWaiting(t *testing.T) {
 			if name == "is late" {
 				require.ErrorIs(t, w.flatExchange(2, flatTrio, ins, ones(3), -1), ep.ErrFenced)
 			}
-			w.flatExchangeAll(flatTrio, 0b011)
+			w.flatExchangeAll(flatTrio, rankset.Of(0, 1))
 		})
 	}
 }
@@ -125,7 +126,7 @@ func TestFlatHole(t *testing.T) {
 		w.bufs[r] = b
 		t.Cleanup(func() { _ = b.Close() })
 	}
-	w.flatExchangeAll(flatTrio, 0b111)
+	w.flatExchangeAll(flatTrio, rankset.Upto(3))
 	ins := flatInputs(r2(3), flatTrio, uniform)
 	ins[0].input = randomInput(r2(4), 8, trio.hidden, trio.topk, trio.experts, uniform)
 	for e, width := range flatTrio.extra {
@@ -134,7 +135,7 @@ func TestFlatHole(t *testing.T) {
 	over, lost := make(chan struct{}), make(chan error, 1)
 	kern.before = func() { <-over }
 	go func() { lost <- w.flatExchange(0, flatTrio, ins, ones(3), -1) }()
-	w.someWithout(0b110, 50*time.Millisecond, func(r int, timeout time.Duration) error {
+	w.someWithout(rankset.Of(1, 2), 50*time.Millisecond, func(r int, timeout time.Duration) error {
 		mask := ones(3)
 		d := new(dispatched)
 		a := w.flatArgs(r, flatTrio, &ins[r], d)
@@ -158,7 +159,7 @@ func TestFlatHole(t *testing.T) {
 	_ = within(t, lost) // it may end its dispatch, without its own rows
 	_, err := w.dispatchFlat(0, flatTrio, &ins[0])
 	require.ErrorIs(t, err, ep.ErrFenced)
-	w.flatExchangeAll(flatTrio, 0b110)
+	w.flatExchangeAll(flatTrio, rankset.Of(1, 2))
 }
 
 // TestFlatDeathInCombine: a rank that dies before it has published outputs
@@ -170,7 +171,7 @@ func TestFlatDeathInCombine(t *testing.T) {
 		var ds [3]*dispatched
 		w.each(func(r int) (err error) { ds[r], err = w.dispatchFlat(r, flatTrio, &ins[r]); return err })
 		go func() { time.Sleep(2 * time.Millisecond); inproc.Doom(w.doms[0], 1) }()
-		w.some(0b101, func(r int) error {
+		w.some(rankset.Of(0, 2), func(r int) error {
 			mask := ones(3)
 			rows, err := ds[r].checkFlat(r, flatTrio, ins, nobody)
 			if err != nil {
@@ -195,7 +196,7 @@ func TestFlatMask(t *testing.T) {
 	for range 30 {
 		ins := flatInputs(r, flatTrio, uniform)
 		w.each(func(rank int) error { return w.flatExchange(rank, flatTrio, ins, masks[rank], -1) })
-		w.flatExchangeAll(flatTrio, 0b111)
+		w.flatExchangeAll(flatTrio, rankset.Upto(3))
 	}
 }
 
@@ -232,7 +233,7 @@ func TestFencedAnywhereFlat(t *testing.T) {
 	s := flatShape{shape: pair}
 	n := int64(1)
 	for passed := true; passed; n++ {
-		doms := newDomains(2, 0b11)
+		doms := newDomains(2, rankset.Of(0, 1))
 		watched := &watchedDomain{Domain: doms[0], act: fenceZero}
 		w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 		for r, dom := range w.doms {

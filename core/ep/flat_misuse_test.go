@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 var flatPair = flatShape{shape: pair, extra: [layout.NumExtras]int{4}}
@@ -49,8 +50,8 @@ func TestFlatMismatch(t *testing.T) {
 					require.ErrorContains(t, err, c.says)
 					return nil
 				})
-				w.flatExchangeAll(flatPair, 0b11)
-				w.exchangeAll(pair, 0b11)
+				w.flatExchangeAll(flatPair, rankset.Of(0, 1))
+				w.exchangeAll(pair, rankset.Of(0, 1))
 			})
 		}
 	}

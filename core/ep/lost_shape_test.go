@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -87,11 +88,11 @@ func (w *lostShape) eachExpert(owner int, f func(l int, word counter)) {
 // costsTheLostRankAlone expects the others to be members, without a violation, and to go on.
 func (w *lostShape) costsTheLostRankAlone() {
 	for r := range 2 {
-		require.EqualValues(w.t, 0b011, w.bufs[r].Members(), "rank %d", r)
+		require.EqualValues(w.t, rankset.Of(0, 1), w.bufs[r].Members(), "rank %d", r)
 		require.Zero(w.t, w.bufs[r].Counters().NumViolations, "rank %d", r)
 	}
-	w.exchangeAll(trio, 0b011)
-	w.exchangeAll(trio, 0b011)
+	w.exchangeAll(trio, rankset.Of(0, 1))
+	w.exchangeAll(trio, rankset.Of(0, 1))
 }
 
 // TestLostRankOfAnotherShape: the others had reserved before it, and get right results.

@@ -1,20 +1,21 @@
 package ep
 
 import (
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // members returns the ranks that are in the set of our epoch: none once the
 // group has gone on to another one.
-func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
+func (b *Buffer) members() rankset.Set { return b.membersOf(b.epoch) }
 
-// Members returns one bit per member of this rank's epoch: 0 when the group
+// Members returns the members of this rank's epoch: none when the group
 // has gone on to another epoch without this rank, and after Close.
-func (b *Buffer) Members() uint64 {
+func (b *Buffer) Members() rankset.Set {
 	if b.enterClosed() != nil {
-		return 0
+		return rankset.Set{}
 	}
 	defer b.users.Done()
 	b.mu.Lock()
@@ -25,9 +26,9 @@ func (b *Buffer) Members() uint64 {
 // Membership returns the ranks that are in the group now, whatever its epoch, then that
 // epoch, and how many ranks this one has fenced. The ranks lack this rank's bit when the
 // epoch is not the one that it joined. Zeros after Close.
-func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
+func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 	if b.enterClosed() != nil {
-		return 0, 0, 0
+		return rankset.Set{}, 0, 0
 	}
 	defer b.users.Done()
 	b.mu.Lock()
@@ -35,25 +36,25 @@ func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	set := membership.Set(b.word.Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
-		ranks &^= 1 << b.self // the bit is another process's
+		ranks = ranks.Without(b.self) // the bit is another process's
 	}
 	return ranks, set.Epoch(), b.lost.Load()
 }
 
 // membersOf is members for waits, which do not hold Buffer.mu.
-func (b *Buffer) membersOf(epoch uint16) uint64 {
+func (b *Buffer) membersOf(epoch uint16) rankset.Set {
 	set := membership.Set(b.word.Load())
 	if set.Epoch() != epoch {
-		return 0
+		return rankset.Set{}
 	}
 	return set.Ranks()
 }
 
 // out returns the ranks that are not members. Data wins: read it before the
 // words of the ranks concerned.
-func (b *Buffer) out() uint64 { return b.all &^ b.members() }
+func (b *Buffer) out() rankset.Set { return b.all.Minus(b.members()) }
 
-func (b *Buffer) isMember() bool { return !b.outside && b.members()>>b.self&1 == 1 }
+func (b *Buffer) isMember() bool { return !b.outside && b.members().Has(b.self) }
 
 // usable says why a call cannot begin or go on: the buffer is broken, between
 // two epochs, or no member any more.

@@ -1,10 +1,10 @@
 package ep
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -92,19 +92,18 @@ func (b *Buffer) recordLoss(rank, pid int, epoch uint16, waited time.Duration, k
 }
 
 // recordLost records the loss of several ranks. Buffer.mu is held.
-func (b *Buffer) recordLost(ranks uint64, waited time.Duration, t task, why string) {
-	for rest := ranks & b.known; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (b *Buffer) recordLost(ranks rankset.Set, waited time.Duration, t task, why string) {
+	for r := range ranks.And(b.known).All() {
 		b.recordLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
 	}
-	b.known &^= ranks
+	b.known = b.known.Minus(ranks)
 }
 
 // recordLeavers records the ranks that are out of the group without our doing.
 // Buffer.mu is held.
 func (b *Buffer) recordLeavers(t task) {
-	gone := b.known & b.out()
-	if gone == 0 || b.outside {
+	gone := b.known.And(b.out())
+	if gone.Empty() || b.outside {
 		return
 	}
 	b.recordLeft(gone)
@@ -117,11 +116,10 @@ func (b *Buffer) recordLeavers(t task) {
 
 // recordLeft records those of the ranks that have left by themselves: they live, and
 // are done with the epoch. Buffer.mu is held.
-func (b *Buffer) recordLeft(gone uint64) {
-	for rest := gone; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (b *Buffer) recordLeft(gone rankset.Set) {
+	for r := range gone.All() {
 		if p := &b.peers[r]; p.ended(b.epoch) && !p.proc.Dying() {
-			b.known &^= 1 << r
+			b.known = b.known.Without(r)
 			b.note(telemetry.Event{
 				Kind: telemetry.Left, Rank: r, PID: p.proc.PID(), Epoch: b.epoch, Op: b.next,
 				Why: "it closed its buffer, or updates the membership",
@@ -159,8 +157,7 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 	if t.kind == kindReaders {
 		why = "it still reads what was combined before"
 	}
-	for rest := d.missing; rest != 0; rest &= rest - 1 {
-		rank := bits.TrailingZeros64(rest)
+	for rank := range d.missing.All() {
 		b.note(telemetry.Event{
 			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch,
 			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: why,

@@ -28,7 +28,7 @@ func floatToBF16(f float32) uint16 {
 	return down
 }
 
-// call is one rank's part of one operation.
+// input is one rank's part of one operation.
 type input struct {
 	x       []byte
 	topk    []int64

@@ -3,6 +3,7 @@ package ep
 import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // plan is where one dispatch sends its rows: one job per distinct (token,
@@ -23,7 +24,7 @@ type plan struct {
 	begin  []int32            // [E] first position, set when reserved
 	rows   []device.ReduceJob // [T, width], set when everything is sent
 	factor []float32          // pre-reduced: [T, width], weights of rows
-	ranks  []uint64           // flat: [T], the ranks that a token goes to
+	ranks  []rankset.Set      // flat: [T], the ranks that a token goes to
 }
 
 // resize returns a slice of length n, reusing memory where it can.
@@ -36,7 +37,7 @@ func resize[T any](s []T, n int) []T {
 
 // make fills the plan for the tokens of a dispatch. Experts of ranks outside
 // `active` get nothing.
-func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
+func (p *plan) make(a *DispatchArgs, localExperts int, active rankset.Set) {
 	p.begins(a, a.TopK, a.NumExperts, active)
 	for t := range a.NumTokens {
 		p.count(t*a.TopK, a.TopK, localExperts, active)
@@ -48,7 +49,7 @@ func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
 }
 
 // begins makes room for `width` places per token and for counts of blocks.
-func (p *plan) begins(a *DispatchArgs, width, blocks int, active uint64) {
+func (p *plan) begins(a *DispatchArgs, width, blocks int, active rankset.Set) {
 	p.key = keyOf(a, active)
 	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
 	p.width = width
@@ -71,11 +72,11 @@ func (p *plan) number() {
 }
 
 // count gives each selection of one token its index among the expert's rows.
-func (p *plan) count(at, topK, localExperts int, active uint64) {
+func (p *plan) count(at, topK, localExperts int, active rankset.Set) {
 	ids := p.topk[at : at+topK]
 	for k, id := range ids {
 		p.jobOf[at+k] = -1
-		if id < 0 || active>>(int(id)/localExperts)&1 == 0 {
+		if id < 0 || !active.Has(int(id)/localExperts) {
 			continue
 		}
 		if again := firstIndex(ids[:k], id); again >= 0 {

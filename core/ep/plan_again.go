@@ -1,23 +1,27 @@
 package ep
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // planKey is what a plan depends on, apart from the expert ids.
 type planKey struct {
 	flat         bool
 	tokens, topK int
 	experts      int
-	active       uint64 // ranks that get rows
+	active       rankset.Set // ranks that get rows
 }
 
-func keyOf(a *DispatchArgs, active uint64) planKey {
+func keyOf(a *DispatchArgs, active rankset.Set) planKey {
 	return planKey{a.Flat, a.NumTokens, a.TopK, a.NumExperts, active}
 }
 
 // plan fills the slot's plan. It uses a known plan of an operation with the same
 // routing among the same ranks, if there is one: forward and backward, or a repeated
 // forward, have such a plan.
-func (b *Buffer) plan(s *slot, a *DispatchArgs, active uint64) {
+func (b *Buffer) plan(s *slot, a *DispatchArgs, active rankset.Set) {
 	switch known := b.plannedLike(s, a, active); {
 	case known == &s.plan:
 		b.count.plansKept++
@@ -33,7 +37,7 @@ func (b *Buffer) plan(s *slot, a *DispatchArgs, active uint64) {
 
 // plannedLike finds the plan, the slot's own first: that needs no copy. Different
 // routing mostly differs in its first ids, so looking costs little.
-func (b *Buffer) plannedLike(s *slot, a *DispatchArgs, active uint64) *plan {
+func (b *Buffer) plannedLike(s *slot, a *DispatchArgs, active rankset.Set) *plan {
 	key, ids := keyOf(a, active), a.TopkIdx[:a.NumTokens*a.TopK]
 	if s.plan.is(key, ids) {
 		return &s.plan

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -180,7 +181,7 @@ func TestKnownPlanAfterALoss(t *testing.T) {
 	r := seeded(t)
 	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 	ins := flatInputs(r, flatTrio, uniform)
-	repeat := func(ranks uint64) {
+	repeat := func(ranks rankset.Set) {
 		for range 3 {
 			ins = sameRouting(r, flatTrio, ins)
 			w.some(ranks, func(rank int) error {
@@ -193,12 +194,12 @@ func TestKnownPlanAfterALoss(t *testing.T) {
 		}
 	}
 	for range 3 {
-		repeat(0b111)
+		repeat(rankset.Upto(3))
 		inproc.Kill(w.doms[0], 2)
-		repeat(0b011)
-		w.meet(0b111, 0b100)
+		repeat(rankset.Of(0, 1))
+		w.meet(rankset.Upto(3), rankset.Of(2))
 	}
-	repeat(0b111)
+	repeat(rankset.Upto(3))
 	kept := w.plansKept()
 	masks := [][]int32{{1, 1, 0}, {1, 1, 0}, {0, 0, 1}}
 	w.each(func(rank int) error { return w.flatExchange(rank, flatTrio, ins, masks[rank], -1) })

@@ -1,21 +1,20 @@
 package ep
 
 import (
-	"math/bits"
-
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // makeFlat fills the plan with one job per distinct (token, rank): a block of
 // rows is a rank's. A token's places are in order of rank, so that its sum is.
-func (p *plan) makeFlat(a *DispatchArgs, numRanks int, active uint64) {
+func (p *plan) makeFlat(a *DispatchArgs, numRanks int, active rankset.Set) {
 	p.begins(a, min(numRanks, a.TopK), numRanks, active)
 	p.ranks = resize(p.ranks, a.NumTokens)
 	localExperts := int64(a.NumExperts / numRanks)
 	for t := range a.NumTokens {
-		p.ranks[t] = ranksOf(p.topk[t*a.TopK:][:a.TopK], localExperts) & active
-		for rest := p.ranks[t]; rest != 0; rest &= rest - 1 {
-			p.counts[bits.TrailingZeros64(rest)]++
+		p.ranks[t] = ranksOf(p.topk[t*a.TopK:][:a.TopK], localExperts).And(active)
+		for r := range p.ranks[t].All() {
+			p.counts[r]++
 		}
 	}
 	p.number()
@@ -25,11 +24,11 @@ func (p *plan) makeFlat(a *DispatchArgs, numRanks int, active uint64) {
 	}
 }
 
-// ranksOf returns the ranks that own some of the experts, one bit each.
-func ranksOf(ids []int64, localExperts int64) (ranks uint64) {
+// ranksOf returns the ranks that own some of the experts.
+func ranksOf(ids []int64, localExperts int64) (ranks rankset.Set) {
 	for _, id := range ids {
 		if id >= 0 {
-			ranks |= 1 << (id / localExperts)
+			ranks = ranks.With(int(id / localExperts))
 		}
 	}
 	return ranks
@@ -40,8 +39,7 @@ func (p *plan) fillFlat(token int32) {
 	at := int(token) * p.width
 	jobOf := p.jobOf[at : at+p.width]
 	i := 0
-	for rest := p.ranks[token]; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range p.ranks[token].All() {
 		job := p.begin[r]
 		p.begin[r]++
 		p.jobs[job] = device.PlaceJob{Token: token, Target: int32(r)}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // A pre-reduced combine adds a token's rows up in two steps: those of each rank
@@ -43,18 +44,19 @@ func sameAsSent(s *slot, a *CombineArgs) error {
 // locateRuns is locate for a pre-reduced combine. A token's rows of one rank
 // are side by side. A remote rank has one row per token, its sum. It lies in the
 // shadow slab at the token's number among the tokens that went there.
-func (p *plan) locateRuns(slab *layout.Slab, weights []float32, remote uint64) {
+func (p *plan) locateRuns(slab *layout.Slab, weights []float32, remote rankset.Set) {
 	p.rows, p.factor = resize(p.rows, len(p.jobOf)), resize(p.factor, len(p.jobOf))
-	var sums [layout.MaxRanks]int64 // so far, by remote rank
+	var sums [rankset.MaxRanks]int64 // so far, by remote rank
 	for at := 0; at < len(p.jobOf); at += p.width {
 		n := at
-		for i, seen := at, uint64(0); i < at+p.width; i++ {
+		seen := rankset.Set{}
+		for i := at; i < at+p.width; i++ {
 			j := p.jobOf[i]
-			if j < 0 || seen>>p.jobs[j].Target&1 == 1 {
+			if j < 0 || seen.Has(int(p.jobs[j].Target)) {
 				continue
 			}
 			r := p.jobs[j].Target
-			if seen |= 1 << r; remote>>r&1 == 0 {
+			if seen = seen.With(int(r)); !remote.Has(int(r)) {
 				n = p.locateRun(slab, weights, n, i, at+p.width)
 				continue
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/multihost"
@@ -242,8 +243,8 @@ func (s *rankSpec) rounds(w *world) error {
 		}
 	}
 	fmt.Printf("outs %x\nbits %x\n", outs.Sum(nil), bits.Sum(nil))
-	if members := w.bufs[s.Rank].Members(); members != 1<<len(s.Hosts)-1 {
-		return fmt.Errorf("members are %#x, nobody was killed", members)
+	if members := w.bufs[s.Rank].Members(); members != rankset.Upto(len(s.Hosts)) {
+		return fmt.Errorf("members are %v, nobody was killed", members)
 	}
 	if n := w.bufs[s.Rank].Counters().NumMessagesDropped; n != 0 {
 		return fmt.Errorf("%d messages were dropped", n)
@@ -297,8 +298,8 @@ func (s *rankSpec) roundsWithDeath(w *world) error {
 		}
 		fmt.Println("round", i)
 	}
-	if members := w.bufs[s.Rank].Members(); !gone || members != 1<<len(s.Hosts)-1-1<<s.Victim {
-		return fmt.Errorf("members are %#x, rank %d must be missing from them, and from every mask (%v)", members, s.Victim, gone)
+	if members := w.bufs[s.Rank].Members(); !gone || members != rankset.FromWord(1<<len(s.Hosts)-1-1<<s.Victim) {
+		return fmt.Errorf("members are %v, rank %d must be missing from them, and from every mask (%v)", members, s.Victim, gone)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package ep
 import (
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
 )
@@ -42,14 +41,13 @@ func (b *Buffer) takeCounts(s *slot) error {
 }
 
 // misses reports whether a source that the operation was planned with has not arrived.
-func (b *Buffer) misses(s *slot) bool { return s.planned&^s.counted&^s.spoiled != 0 }
+func (b *Buffer) misses(s *slot) bool { return !s.planned.Minus(s.counted).Minus(s.spoiled).Empty() }
 
 // takeLayout copies where the rows of each counted source lie.
 func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	clear(to)
 	ranges, sum, holes := b.scratch.ranges[:0], uint64(0), s.counted != s.a
-	for rest := s.counted; rest != 0; rest &= rest - 1 {
-		t := bits.TrailingZeros64(rest)
+	for t := range s.counted.All() {
 		v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
 		if v&(1<<32-1) == 0 {
 			holes = holes || v == layout.Withdrawn

@@ -1,10 +1,10 @@
 package ep
 
 import (
-	"math/bits"
 	"os"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -43,9 +43,9 @@ type inFlight struct {
 
 // delay is a wait that may have to be reported to a person.
 type delay struct {
-	missing uint64 // ranks that are waited for now
-	since   int64  // when that wait began; 0: no wait
-	slow    int64  // ns of waiting at which to complain next
+	missing rankset.Set // ranks that are waited for now
+	since   int64       // when that wait began; 0: no wait
+	slow    int64       // ns of waiting at which to complain next
 }
 
 // open begins to record, for a buffer that is complete.
@@ -148,7 +148,7 @@ func (r *recorder) seen(s *slot, k kind) {
 
 // step notes what one step of an operation came to: it waits, or has ended,
 // or goes back to its caller.
-func (r *recorder) step(t task, waiting uint64, reached bool) {
+func (r *recorder) step(t task, waiting rankset.Set, reached bool) {
 	if !r.on {
 		return
 	}
@@ -185,7 +185,7 @@ func (r *recorder) attribute(rec *telemetry.Record) {
 }
 
 // wait notes which ranks the operation waits for, and when that began.
-func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
+func (d *delay) wait(waiting rankset.Set, clock telemetry.Clock) {
 	if d.since == 0 {
 		d.since = clock.Now()
 	}
@@ -193,7 +193,7 @@ func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 }
 
 // wait notes that the set of ranks waited for has changed.
-func (r *recorder) wait(f *inFlight, waiting uint64) {
+func (r *recorder) wait(f *inFlight, waiting rankset.Set) {
 	now := r.clock.Now()
 	if f.since == 0 {
 		f.since, f.changed = now, now
@@ -201,11 +201,11 @@ func (r *recorder) wait(f *inFlight, waiting uint64) {
 			f.rec.Resume = now
 		}
 	}
-	if gone := f.missing &^ waiting; gone != 0 {
+	if gone := f.missing.Minus(waiting); !gone.Empty() {
 		r.came(f, gone, now)
 	}
 	f.missing = waiting
-	f.rec.Missing |= waiting
+	f.rec.Missing = f.rec.Missing.Or(waiting)
 }
 
 // endWait records a wait that is over.
@@ -217,13 +217,13 @@ func (r *recorder) endWait(f *inFlight, now int64) {
 	f.rec.LastAlone = now - f.changed
 	f.rec.Wait += now - f.since
 	r.came(f, f.missing, now)
-	f.missing, f.since = 0, 0
+	f.missing, f.since = rankset.Set{}, 0
 }
 
 // came adds, for each of the ranks, how long it was waited for.
-func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r.area.AddWait(f.rec.Kind, bits.TrailingZeros64(rest), now-f.since)
+func (r *recorder) came(f *inFlight, ranks rankset.Set, now int64) {
+	for rank := range ranks.All() {
+		r.area.AddWait(f.rec.Kind, rank, now-f.since)
 	}
 	f.changed = now
 }
@@ -258,8 +258,7 @@ func (r *recorder) finish(s *slot, f *inFlight, outcome telemetry.Outcome) {
 // rowsSent adds the rows of an ended dispatch to the totals of their owners.
 func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	l := int(s.slab.LocalExperts)
-	for rest := s.sent; rest != 0; rest &= rest - 1 {
-		owner := bits.TrailingZeros64(rest)
+	for owner := range s.sent.All() {
 		n := s.plan.first[(owner+1)*l] - s.plan.first[owner*l]
 		r.area.AddSent(owner, uint64(n))
 		rows += uint32(n)
@@ -274,7 +273,7 @@ func (r *recorder) received(s *slot) {
 	if !s.params.flat {
 		r.area.SetExperts(l)
 	}
-	var from [layout.MaxRanks]uint64
+	var from [rankset.MaxRanks]uint64
 	for e := range l {
 		if s.dispatch.args.RecvCount[e] == 0 {
 			continue

@@ -1,8 +1,6 @@
 package ep
 
 import (
-	"math/bits"
-
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/op"
 )
@@ -61,11 +59,10 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		}
 		b.publishYReady(s.index, layout.Counted(s.op, published, true))
 	}
-	for rest := s.sent; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range s.sent.All() {
 		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, true))
 	}
-	if s.unsent != 0 {
+	if !s.unsent.Empty() {
 		b.deferWrites(s, s.unsent, !s.isOpen())
 	}
 	b.wakeAll()

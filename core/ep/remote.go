@@ -2,10 +2,10 @@ package ep
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -20,7 +20,7 @@ import (
 // Buffer.mu.
 type remote struct {
 	carrier transport.Remote
-	ranks   uint64
+	ranks   rankset.Set
 	longest int64 // bytes of a message
 
 	leases []lease // by rank: messages that are being filled
@@ -71,14 +71,14 @@ func (f *remoteSlot) forget() {
 	f.in.op, f.in.reorderBytes = 0, 0
 }
 
-func (b *Buffer) isRemote(r int) bool { return b.remote != nil && b.remote.ranks>>r&1 == 1 }
+func (b *Buffer) isRemote(r int) bool { return b.remote != nil && b.remote.ranks.Has(r) }
 
 // remoteOf returns those of the ranks that are remote.
-func (b *Buffer) remoteOf(ranks uint64) uint64 {
+func (b *Buffer) remoteOf(ranks rankset.Set) rankset.Set {
 	if b.remote == nil {
-		return 0
+		return rankset.Set{}
 	}
-	return ranks & b.remote.ranks
+	return ranks.And(b.remote.ranks)
 }
 
 // slabOf is the slab that owner r has opened in slot j, or its shadow slab. nil: there is no
@@ -99,8 +99,7 @@ func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
 // call that could not make them could only end the buffer.
 func (b *Buffer) reserveShadows(sizeBytes int64) error {
 	for j := range b.slots {
-		for rest := b.remoteOf(^uint64(0)); rest != 0; rest &= rest - 1 {
-			r := bits.TrailingZeros64(rest)
+		for r := range b.remoteOf(rankset.Upto(rankset.MaxRanks)).All() {
 			if err := b.reserveShadow(&b.slots[j].remote[r], r, sizeBytes); err != nil {
 				return err
 			}
@@ -157,9 +156,9 @@ func (b *Buffer) checkRemote(slab *layout.Slab, a *DispatchArgs) error {
 }
 
 // outWithLast returns the ranks that are out. It takes what they had sent before first.
-func (b *Buffer) outWithLast() uint64 {
+func (b *Buffer) outWithLast() rankset.Set {
 	out := b.out()
-	if b.remoteOf(out) != 0 && out>>b.self&1 == 0 {
+	if !b.remoteOf(out).Empty() && !out.Has(b.self) {
 		b.receive()
 	}
 	return out
@@ -168,8 +167,7 @@ func (b *Buffer) outWithLast() uint64 {
 // receive takes every message that has arrived, and reports whether there was one.
 func (b *Buffer) receive() (some bool) {
 	b.remote.short = nil // the message that was first in line still is
-	for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range b.remote.ranks.All() {
 		for msg := b.remote.carrier.Next(r); msg != nil; msg = b.remote.carrier.Next(r) {
 			if !b.takeMessage(r, msg) {
 				if b.remote.short != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -181,7 +182,7 @@ func TestRemoteNoAllocations(t *testing.T) {
 	useHosts(t, twoHosts)
 	for i := range 3 {
 		flat, preReduce := i == 1, i == 2
-		w := &world{t: t, doms: newDomains(2, 0b11), bufs: make([]*ep.Buffer, 2)}
+		w := &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*ep.Buffer, 2)}
 		for r, dom := range w.doms {
 			b, err := ep.New(bellless{dom}, cpu.NewReference(), ep.Config{NumBytes: 24 << 20})
 			require.NoError(t, err)

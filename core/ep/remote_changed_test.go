@@ -9,6 +9,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -58,7 +59,7 @@ func TestMessagesThatChange(t *testing.T) {
 	t.Cleanup(func() { overHosts = nil })
 	for _, preReduce := range []bool{false, true} {
 		s := shape{ranks: 2, maxTokens: 8, hidden: 64, experts: 4, topk: 3, preReduce: preReduce}
-		w := &world{t: t, doms: newDomains(2, 0b11), bufs: make([]*ep.Buffer, 2)}
+		w := &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*ep.Buffer, 2)}
 		kerns := make([]*changingKernels, 2)
 		for r, dom := range w.doms {
 			remote := &changedRemote{Remote: dom.Remote()}

@@ -2,7 +2,6 @@ package ep
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
@@ -38,8 +37,7 @@ func (b *Buffer) flush() {
 	if !b.isMember() {
 		return
 	}
-	for rest := b.remote.ranks & b.members(); rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range b.remote.ranks.And(b.members()).All() {
 		for j := range b.slots {
 			if s := &b.slots[j]; !b.sendOutputs(s, r) || !b.sendControlWords(s, r) {
 				break // no room, for nothing else either
@@ -136,7 +134,7 @@ func raise(w *atomic.Uint64, v uint64) {
 
 // missesOutputs reports whether y_ready publishes more than what has arrived.
 func (b *Buffer) missesOutputs(s *slot, r int, y uint64) bool {
-	if !s.live || !layout.IsFor(y, s.op) || s.sent>>r&1 == 0 || b.rowsAt(s, r) == 0 {
+	if !s.live || !layout.IsFor(y, s.op) || !s.sent.Has(r) || b.rowsAt(s, r) == 0 {
 		return false
 	}
 	has := b.peers[r].yReady(s.index).Load()

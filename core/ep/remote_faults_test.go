@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -70,7 +71,7 @@ func TestRemoteLeftOut(t *testing.T) {
 		late.compute(1, small)
 		_, err = w.combine(1, small, &ins[1], late)
 		require.NoError(t, err)
-		w.exchangeAll(small, 0b11)
+		w.exchangeAll(small, rankset.Of(0, 1))
 		for _, b := range w.bufs {
 			require.Zero(t, b.Counters().NumMessagesDropped)
 		}
@@ -95,15 +96,15 @@ func remoteChaos(t *testing.T, preReduce bool) {
 		h := randomHosts(r)
 		useHosts(t, func(int) inproc.Hosts { return h })
 		n := len(h.Of)
-		all := uint64(1)<<n - 1
+		all := rankset.Upto(n)
 		s := shape{ranks: n, maxTokens: 1 + r.IntN(9), hidden: 16, experts: 2 * n, topk: 1 + r.IntN(4), preReduce: preReduce}
 		w := newWorld(t, n, ep.Config{NumBytes: 24 << 20})
 		for range 3 {
 			w.exchangeAll(s, all)
 			victim := r.IntN(n)
 			w.lose(r, s, all, victim, r.IntN(2) == 0)
-			w.exchangeAll(s, all&^(1<<victim))
-			w.meet(all, 1<<victim)
+			w.exchangeAll(s, all.Without(victim))
+			w.meet(all, rankset.Of(victim))
 		}
 		w.exchangeAll(s, all)
 		for _, b := range w.bufs {
@@ -113,7 +114,7 @@ func remoteChaos(t *testing.T, preReduce bool) {
 }
 
 // lose runs operations of all ranks, in which one rank dies or sleeps.
-func (w *world) lose(r *rand.Rand, s shape, all uint64, victim int, dies bool) {
+func (w *world) lose(r *rand.Rand, s shape, all rankset.Set, victim int, dies bool) {
 	after := time.Duration(r.IntN(1500)) * time.Microsecond
 	ins := inputs(r, s, uniform)
 	w.some(all, func(rank int) error {
@@ -140,7 +141,7 @@ func (w *world) lose(r *rand.Rand, s shape, all uint64, victim int, dies bool) {
 func TestRemoteCloseLeavesNothing(t *testing.T) {
 	useHosts(t, twoHosts)
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
-	w.exchangeAll(small, 0b11)
+	w.exchangeAll(small, rankset.Of(0, 1))
 	for _, b := range w.bufs {
 		require.NoError(t, b.Close())
 		require.NoError(t, b.Close())

@@ -1,7 +1,6 @@
 package ep
 
 import (
-	"math/bits"
 	"time"
 )
 
@@ -31,8 +30,8 @@ func (b *Buffer) messagesDrained() bool {
 	if b.remote == nil || b.usable() != nil || b.progress() != nil {
 		return true
 	}
-	for rest := b.remoteOf(b.members()) & b.remote.carrier.Untaken(); rest != 0; rest &= rest - 1 {
-		if p := b.peers[bits.TrailingZeros64(rest)].proc; p != nil && !p.Dying() {
+	for r := range b.remoteOf(b.members()).And(b.remote.carrier.Untaken()).All() {
+		if p := b.peers[r].proc; p != nil && !p.Dying() {
 			return false
 		}
 	}

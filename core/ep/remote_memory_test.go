@@ -11,7 +11,8 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -58,7 +59,7 @@ type opener func(transport.Domain, device.Kernels, ep.Config) (*ep.Buffer, error
 // the other host, has sent it rows that must wait for those of rank 1.
 func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 	useHosts(t, twoHosts)
-	w = &world{t: t, doms: newDomains(4, 0b1111), bufs: make([]*ep.Buffer, 4), numBytes: 16 << 20}
+	w = &world{t: t, doms: newDomains(4, rankset.Upto(4)), bufs: make([]*ep.Buffer, 4), numBytes: 16 << 20}
 	p = poor{Domain: w.doms[0], now: new(atomic.Bool), asked: new(atomic.Int64), hide: new(atomic.Int64), once: new(atomic.Bool)}
 	w.doms[0] = p
 	p.now.Store(true)
@@ -73,9 +74,9 @@ func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 
 var poorShape = shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4}
 
-// TestNoMemoryForReorderBuffer: rows that have no place yet and find no memory are not
+// TestNoReorderMemory: rows that have no place yet and find no memory are not
 // dropped. The caller gets an error that says what is missing, and from which rank.
-func TestNoMemoryForReorderBuffer(t *testing.T) {
+func TestNoReorderMemory(t *testing.T) {
 	w, _, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending
@@ -98,9 +99,9 @@ func TestNoMemoryForReorderBuffer(t *testing.T) {
 	require.ErrorIs(t, begin(0), errNoMemory, "the reason stays")
 }
 
-// TestMemoryForReorderBufferComes: nothing is lost when memory comes before the next
+// TestReorderMemoryComes: nothing is lost when memory comes before the next
 // call.
-func TestMemoryForReorderBufferComes(t *testing.T) {
+func TestReorderMemoryComes(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending
@@ -128,9 +129,9 @@ func TestMemoryForReorderBufferComes(t *testing.T) {
 	}
 }
 
-// TestMemoryForReorderBufferIsBack: nothing is lost when memory was missing only while a
+// TestReorderMemoryIsBack: nothing is lost when memory was missing only while a
 // step looked for the last words of a rank that is out.
-func TestMemoryForReorderBufferIsBack(t *testing.T) {
+func TestReorderMemoryIsBack(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.NewWithoutPump)
 	var ds [4]dispatched
 	var pending [4]*ep.Pending

@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -31,7 +32,7 @@ type alone struct {
 func newAlone(t testing.TB, deterministic, preReduce bool) *alone {
 	overHosts = twoHosts
 	defer func() { overHosts = nil }()
-	a := &alone{world: &world{t: t, doms: newDomains(2, 0b11), bufs: make([]*ep.Buffer, 2)}}
+	a := &alone{world: &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*ep.Buffer, 2)}}
 	b, err := ep.New(a.doms[0], cpu.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
 	require.NoError(t, err)
 	a.bufs[0] = b

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -149,19 +150,19 @@ func (b *Buffer) copyRows(msg []byte, slab transport.Segment, lay *layout.Slab, 
 
 // unsentOutputs returns the remote sources that still lack outputs which we have
 // published: a combine does not end before that.
-func (b *Buffer) unsentOutputs(s *slot) (ranks uint64) {
+func (b *Buffer) unsentOutputs(s *slot) (ranks rankset.Set) {
 	if b.remote == nil || !s.isOpen() {
-		return 0
+		return rankset.Set{}
 	}
 	for r := range b.ranks {
 		if b.isRemote(r) && b.isMemberRank(r) && !b.sendOutputs(s, r) {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
 }
 
-func (b *Buffer) isMemberRank(r int) bool { return b.members()>>r&1 == 1 }
+func (b *Buffer) isMemberRank(r int) bool { return b.members().Has(r) }
 
 // takeOutputs stores outputs of our rows in the owner's shadow slab. An operation
 // that we have released wants none.
@@ -170,7 +171,7 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	if !ok || !layout.IsFor(h.word, n) || layout.IsLast(h.word) || layout.Combines(h.word) == 0 {
 		return false
 	}
-	if s.op != n || !s.live || s.sent>>r&1 == 0 {
+	if s.op != n || !s.live || !s.sent.Has(r) {
 		return n < b.next
 	}
 	back, has := s.remote[r].back, b.peers[r].yReady(s.index).Load()

@@ -52,7 +52,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 		return true // it was late, and no caller waits any more
 	}
 	h, ok := readRowsHead(b.remote.copyHead(msg), n)
-	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
+	if !ok || !s.a.Has(r) || s.hasCome(r) {
 		return false
 	}
 	in := &s.remote[r].in
@@ -168,7 +168,7 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 		return false
 	}
 	in.placed = true
-	in.none = s.own.rowOrderMembers>>r&1 == 0
+	in.none = !s.own.rowOrderMembers.Has(r)
 	for l, n := range in.counts {
 		v := slab.Word(in.lay.Layout(int64(l), int64(r))).Load()
 		in.none = in.none || !fitsOffset(v, uint64(n), uint64(in.lay.RowsPerExpert))
@@ -219,8 +219,7 @@ func (b *Buffer) growReorder(in *inRows, n int64) error {
 func (b *Buffer) placeReordered() (some bool) {
 	for j := range b.slots {
 		s := &b.slots[j]
-		for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {
-			r := bits.TrailingZeros64(rest)
+		for r := range b.remote.ranks.All() {
 			in := &s.remote[r].in
 			if in.reorderBytes == 0 || s.own == nil || in.op != s.served+1 || !b.ordered(s, r) {
 				continue
@@ -239,7 +238,7 @@ func (b *Buffer) placeReordered() (some bool) {
 // goneOn reports whether our dispatch went on without a source that was lost:
 // its rows have no place in what the caller was given, and get none afterwards.
 func (b *Buffer) goneOn(s *slot, r int) bool {
-	return s.op == s.served && s.counted>>r&1 == 0 && b.out()>>r&1 == 1
+	return s.op == s.served && !s.counted.Has(r) && b.out().Has(r)
 }
 
 // drainReorder goes through a source's pieces once more.

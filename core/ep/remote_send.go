@@ -3,10 +3,10 @@ package ep
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // outRows is how far a dispatch has got with a remote owner.
@@ -39,19 +39,18 @@ type lease struct {
 
 // leaseRemote begins messages with the next rows for remote owners, and returns those
 // that have room for one.
-func (b *Buffer) leaseRemote(s *slot, owners uint64) (ready uint64) {
-	if owners == 0 {
-		return 0
+func (b *Buffer) leaseRemote(s *slot, owners rankset.Set) (ready rankset.Set) {
+	if owners.Empty() {
+		return rankset.Set{}
 	}
 	b.makeScatterList(s)
-	for rest := owners; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range owners.All() {
 		if f := &s.remote[r].rows; f.op != s.op+1 {
 			*f = outRows{op: s.op + 1}
 			b.openOffsets(s, r)
 		}
 		if b.leaseRows(s, r) {
-			ready |= rest & -rest
+			ready = ready.With(r)
 		}
 	}
 	return ready
@@ -59,11 +58,11 @@ func (b *Buffer) leaseRemote(s *slot, owners uint64) (ready uint64) {
 
 // sendRemote sends the messages that were filled, and more as long as there is
 // room. It returns the owners that have all rows.
-func (b *Buffer) sendRemote(s *slot, filled uint64) (done uint64) {
-	for filled != 0 {
+func (b *Buffer) sendRemote(s *slot, filled rankset.Set) (done rankset.Set) {
+	for !filled.Empty() {
 		last := b.postRows(s, filled)
-		done |= last
-		if filled = b.leaseRemote(s, filled&^last); filled != 0 {
+		done = done.Or(last)
+		if filled = b.leaseRemote(s, filled.Minus(last)); !filled.Empty() {
 			b.placeJobs(s, b.remotePlaceJobs(s, filled))
 		}
 	}
@@ -156,8 +155,7 @@ func (d *scatterList) add(p *plan, token int32, r, localExperts int, expert uint
 }
 
 func (b *Buffer) scatterFlat(s *slot) {
-	for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range b.remote.ranks.All() {
 		jobs := s.plan.of(r, 1)
 		s.scatter.num[r] = int32(len(jobs))
 		for i := range jobs {
@@ -228,10 +226,9 @@ func putWeights(to []byte, weights []float32) {
 
 // remotePlaceJobs returns the jobs that store the rows of all pieces, with their tokens
 // beside them, and stores what these bring along.
-func (b *Buffer) remotePlaceJobs(s *slot, ranks uint64) []device.PlaceJob {
+func (b *Buffer) remotePlaceJobs(s *slot, ranks rankset.Set) []device.PlaceJob {
 	jobs := b.remote.jobs[:0]
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range ranks.All() {
 		p, f := &b.remote.leases[r], &s.remote[r].rows
 		b.scratch.targets[r] = device.Target{
 			Rows: part(p.msg, p.parts.rows), Scales: part(p.msg, p.parts.scales), SrcInfo: part(p.msg, p.parts.tokens),
@@ -254,16 +251,15 @@ func (b *Buffer) remotePlaceJobs(s *slot, ranks uint64) []device.PlaceJob {
 }
 
 // postRows sends the pieces, and returns the ranks that have their last piece.
-func (b *Buffer) postRows(s *slot, ranks uint64) (done uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (b *Buffer) postRows(s *slot, ranks rankset.Set) (done rankset.Set) {
+	for r := range ranks.All() {
 		p, f := &b.remote.leases[r], &s.remote[r].rows
 		b.post(r, p.parts.size)
 		b.count.bytesPlaced += uint64(p.n) * uint64(s.slab.RowBytes+s.slab.Groups()*4+4+s.slab.ColumnBytes())
 		f.row += p.n
 		f.entry += p.entries
 		if *p = (lease{}); f.row == int(s.scatter.num[r]) {
-			done |= rest & -rest
+			done = done.With(r)
 			b.count.rowsTo[r] += uint64(b.rowsAt(s, r))
 		}
 	}

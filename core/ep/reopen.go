@@ -1,10 +1,9 @@
 package ep
 
 import (
-	"math/bits"
-
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // openSlot lets peers write into our slab for operation i. A(i) is read
@@ -55,7 +54,7 @@ func (b *Buffer) reopen() (opened bool, err error) {
 		}
 		out := b.out()
 		unfinished := b.unfinished(s)
-		if unfinished&^out != 0 {
+		if !unfinished.Minus(out).Empty() {
 			continue
 		}
 		if err := b.renew(s, unfinished); err != nil {
@@ -68,10 +67,10 @@ func (b *Buffer) reopen() (opened bool, err error) {
 }
 
 // unfinished returns the ranks of A(served) without a final done.
-func (b *Buffer) unfinished(s *slot) (ranks uint64) {
-	for rest := s.a; rest != 0; rest &= rest - 1 {
-		if _, last, is := b.doneOf(s, bits.TrailingZeros64(rest), s.served); !is || !last {
-			ranks |= rest & -rest
+func (b *Buffer) unfinished(s *slot) (ranks rankset.Set) {
+	for r := range s.a.All() {
+		if _, last, is := b.doneOf(s, r, s.served); !is || !last {
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
@@ -82,8 +81,8 @@ func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 // without storing its parameters: then all counters are zeroed.
 func (b *Buffer) clean(s *slot, allPublished bool) {
 	most := int64(0)
-	for rest := s.a; rest != 0; rest &= rest - 1 {
-		n, p, ok := loadParams(s.own.seg, bits.TrailingZeros64(rest))
+	for r := range s.a.All() {
+		n, p, ok := loadParams(s.own.seg, r)
 		switch {
 		case !ok:
 			most = layout.MaxLocalExperts

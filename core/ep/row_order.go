@@ -2,10 +2,10 @@ package ep
 
 import (
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Deterministic order, and that of flat rows, takes one more exchange. Every
@@ -18,17 +18,17 @@ import (
 func (b *Buffer) exchanges(s *slot) bool { return b.cfg.Deterministic || s.params.flat }
 
 // exchangeRowOrder does our part of that and returns the owners that have answered.
-func (b *Buffer) exchangeRowOrder(s *slot, ready uint64) (answered uint64) {
-	for rest := ready &^ s.notified; rest != 0; rest &= rest - 1 {
-		b.announce(s, bits.TrailingZeros64(rest))
+func (b *Buffer) exchangeRowOrder(s *slot, ready rankset.Set) (answered rankset.Set) {
+	for r := range ready.Minus(s.notified).All() {
+		b.announce(s, r)
 	}
-	s.notified |= ready
-	if ready>>b.self&1 == 1 && !s.ordered {
+	s.notified = s.notified.Or(ready)
+	if ready.Has(b.self) && !s.ordered {
 		b.assignRowOrder(s)
 	}
-	for rest := ready; rest != 0; rest &= rest - 1 {
-		if layout.IsFor(s.dst[bits.TrailingZeros64(rest)].Word(layout.RowOrder()).Load(), s.op) {
-			answered |= rest & -rest
+	for r := range ready.All() {
+		if layout.IsFor(s.dst[r].Word(layout.RowOrder()).Load(), s.op) {
+			answered = answered.With(r)
 		}
 	}
 	return answered
@@ -50,20 +50,19 @@ func (b *Buffer) announce(s *slot, r int) {
 // assignRowOrder gives every source that counts a place, once all sources have announced
 // their rows or are out.
 func (b *Buffer) assignRowOrder(s *slot) {
-	out, in := b.out(), uint64(0)
-	for rest := s.awaited; rest != 0; rest &= rest - 1 {
-		bit := rest & -rest
-		switch t := bits.TrailingZeros64(rest); {
+	out, in := b.out(), rankset.Set{}
+	for t := range s.awaited.All() {
+		switch {
 		case b.cameFor(s, layout.Announced(t), t, s.op), b.arrived(s, t):
-			in |= bit
-		case out&bit == 0:
+			in = in.With(t)
+		case !out.Has(t):
 			return // it will come
 		}
 	}
-	s.counted &^= s.awaited &^ in // even if it still comes: without rows
-	s.awaited &= in
+	s.counted = s.counted.Minus(s.awaited.Minus(in)) // even if it still comes: without rows
+	s.awaited = s.awaited.And(in)
 	if !b.writeRowOrder(s, in) {
-		in = 0 // the ranks disagree; received returns the error
+		in = rankset.Set{} // the ranks disagree; received returns the error
 	}
 	if b.hurt != nil {
 		return // this rank leaves: no source has a place
@@ -74,11 +73,10 @@ func (b *Buffer) assignRowOrder(s *slot) {
 }
 
 // writeRowOrder turns counts into places. False: they do not fit.
-func (b *Buffer) writeRowOrder(s *slot, in uint64) bool {
+func (b *Buffer) writeRowOrder(s *slot, in rankset.Set) bool {
 	for l := range s.slab.LocalExperts {
 		total := uint64(0)
-		for rest := in; rest != 0; rest &= rest - 1 {
-			t := bits.TrailingZeros64(rest)
+		for t := range in.All() {
 			if theirs, ok := b.paramsOf(s, t); !ok || !s.params.same(&theirs) {
 				return false
 			}
@@ -112,14 +110,13 @@ func setOffset(word *atomic.Uint64, begin uint64) (rows uint64) {
 // assigned reads where the owners have put our rows, and returns the owners that have a
 // place for all of them. A place with another count than ours, or outside the block, is
 // none: it is noted as a lack of room.
-func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
-	for rest := ready; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
-		if s.dst[r].Word(layout.RowOrderMembers()).Load()>>b.self&1 == 0 {
+func (b *Buffer) assigned(s *slot, ready rankset.Set) (fits rankset.Set) {
+	for r := range ready.All() {
+		if !rankset.FromWord(s.dst[r].Word(layout.RowOrderMembers()).Load()).Has(b.self) {
 			continue // it does not count us
 		}
 		if b.assignedAt(s, r) {
-			fits |= 1 << r
+			fits = fits.With(r)
 		}
 	}
 	return fits
@@ -153,13 +150,13 @@ func fitsOffset(word, rows, capacity uint64) bool {
 // it makes no order: no source has a place. It does not change an answer that was given.
 func (b *Buffer) refuseRowOrder(own *ownSlab, op uint64) {
 	if !layout.IsFor(own.rowOrder, op) {
-		own.publishRowOrder(op, 0)
+		own.publishRowOrder(op, rankset.Set{})
 	}
 }
 
 // publishRowOrder stores the set of ranks that have a place, and then `order`.
-func (own *ownSlab) publishRowOrder(op, set uint64) {
+func (own *ownSlab) publishRowOrder(op uint64, set rankset.Set) {
 	own.rowOrder, own.rowOrderMembers = layout.Word(op, 0), set
-	own.seg.Word(layout.RowOrderMembers()).Store(set)
+	own.seg.Word(layout.RowOrderMembers()).Store(set.Word())
 	own.seg.Word(layout.RowOrder()).Store(own.rowOrder)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -66,10 +67,10 @@ func TestDeterministicOrderWithLosses(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20, Deterministic: true})
 	w.deterministic = true
 	for range 5 {
-		w.exchangeAll(trio, 0b111)
+		w.exchangeAll(trio, rankset.Upto(3))
 		inproc.Kill(w.doms[0], 1)
-		w.exchangeAll(trio, 0b101)
-		w.meet(0b111, 0b010)
+		w.exchangeAll(trio, rankset.Of(0, 2))
+		w.meet(rankset.Upto(3), rankset.Of(1))
 	}
 }
 
@@ -85,6 +86,6 @@ func TestOrderOfDifferentShapes(t *testing.T) {
 			require.ErrorIs(t, err, ep.ErrMismatch)
 			return nil
 		})
-		w.exchangeAll(pair, 0b11)
+		w.exchangeAll(pair, rankset.Of(0, 1))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -75,11 +76,11 @@ func (d *domain) Members() transport.MemberWord {
 	return d.members
 }
 
-func (d *domain) Present() (ranks uint64) {
+func (d *domain) Present() (ranks rankset.Set) {
 	d.st.yield(atPresent)
 	for r, in := range d.view {
 		if in != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
@@ -147,7 +148,7 @@ func (d *domain) Sleep(ticket uint32, t time.Duration) {
 }
 
 func (d *domain) Remote() transport.Remote {
-	if d.remote == nil || d.remote.ranks == 0 {
+	if d.remote == nil || d.remote.ranks.Empty() {
 		return nil
 	}
 	return d.remote

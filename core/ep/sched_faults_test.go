@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // point is a kind of access that an actor is about to make.
@@ -83,7 +84,7 @@ func slabPoint(off int64) point {
 		return atParams
 	case off < layout.Done(0):
 		return atArrive
-	case off < layout.Done(layout.MaxRanks):
+	case off < layout.Done(rankset.MaxRanks):
 		return atDone
 	case off < layout.HeaderBytes:
 		return atCounter

@@ -20,11 +20,11 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"no look at the members after a release was seen", "combine.go",
-		"case out>>b.self&1 == 1:", "case false:",
+		"case out.Has(b.self):", "case false:",
 	},
 	{
 		"a dispatch loses its own rows when it is out", "dispatch.go",
-		"if out>>b.self&1 == 1 {", "if false {",
+		"if out.Has(b.self) {", "if false {",
 	},
 	{
 		"no poison", "slabs.go",
@@ -74,7 +74,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"outputs are replaced under their readers", "combine.go",
-		"waiting != 0 {\n\t\t\treturn waiting, nil\n\t\t}\n\t\tb.pub", "false {\n\t\t\treturn waiting, nil\n\t\t}\n\t\tb.pub",
+		"!waiting.Empty() {\n\t\t\treturn waiting, nil\n\t\t}\n\t\tb.pub", "false {\n\t\t\treturn waiting, nil\n\t\t}\n\t\tb.pub",
 	},
 	{
 		"a combine lets the slab go at once", "combine.go",
@@ -82,7 +82,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"layout of who was not counted", "received.go",
-		"for rest := s.counted; rest", "for rest := b.all; rest",
+		"range s.counted.All() {", "range b.all.All() {",
 	},
 	{
 		"outputs that were sent stand for those of the next combine", "remote_outputs.go",

@@ -260,7 +260,7 @@ func (h *held) brokenOff(a *actor) (is bool, err error) {
 	return is, nil
 }
 
-// compute is compute with outputs times 2^variant, which is exact: a reader of
+// outputs computes outputs, times 2^variant, which is exact: a reader of
 // an earlier combine's outputs gets other bits.
 func (h *held) outputs(a *actor, variant int, x []byte) {
 	a.st.yield(atCompute)

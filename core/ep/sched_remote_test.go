@@ -12,6 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -101,7 +102,7 @@ func (m *mail) lose() {
 // remoteView implements transport.Remote: the mail of one rank in one epoch.
 type remoteView struct {
 	d       *domain
-	ranks   uint64
+	ranks   rankset.Set
 	out, in []*mail
 }
 
@@ -109,10 +110,10 @@ var _ transport.Remote = (*remoteView)(nil)
 
 func (f *remoteView) put(list []*mail, r int, m *mail) {
 	list[r] = m
-	f.ranks |= 1 << r
+	f.ranks = f.ranks.With(r)
 }
 
-func (f *remoteView) Ranks() uint64          { return f.ranks }
+func (f *remoteView) Ranks() rankset.Set     { return f.ranks }
 func (f *remoteView) MaxMessageBytes() int64 { return f.d.inc.actor.scene.longest }
 func (f *remoteView) WordAge() time.Duration { return 0 }
 
@@ -161,11 +162,11 @@ func (f *remoteView) Release(rank int) {
 	}
 }
 
-func (f *remoteView) Untaken() (ranks uint64) {
+func (f *remoteView) Untaken() (ranks rankset.Set) {
 	f.d.st.yield(atUntaken)
 	for r, m := range f.out {
 		if m != nil && m.num > 0 && !m.to.lost {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
@@ -218,7 +219,7 @@ func (d *domain) page(of *incarnation) transport.Segment {
 }
 
 // isRemote reports whether a rank of the view is on the other host.
-func (d *domain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks>>rank&1 == 1 }
+func (d *domain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks.Has(rank) }
 
 // newBuffer makes a buffer; an actor takes its messages.
 func (sc *scene) newBuffer(a *actor, cfg ep.Config) (*ep.Buffer, error) {

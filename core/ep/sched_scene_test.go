@@ -3,14 +3,14 @@ package ep_test
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -118,7 +118,7 @@ func (sc *scene) play() error {
 	err := sc.st.run()
 	sc.count()
 	if err == nil {
-		err = sc.verdict()
+		err = sc.checkOutcome()
 	}
 	return err
 }
@@ -193,20 +193,23 @@ func (sc *scene) watch() {
 	}
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
-		gone &^= now.Ranks()
-		sc.judge(gone)
+		gone = gone.Minus(now.Ranks())
+		sc.checkLost(gone)
 	}
-	sc.losses += bits.OnesCount64(gone)
+	sc.losses += gone.Len()
 	sc.seen = now
-	if now.Ranks() == 0 && !sc.left[now.Epoch()] {
+	if now.Ranks().Empty() && !sc.left[now.Epoch()] {
 		sc.st.failed(errors.New("all ranks have been fenced"))
 	}
 }
 
-// judge checks that only the cause of a delay is lost.
-func (sc *scene) judge(gone uint64) {
-	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
-		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
+// checkLost checks that only the cause of a delay is lost.
+func (sc *scene) checkLost(gone rankset.Set) {
+	if !sc.single {
+		return
+	}
+	for r := range gone.All() {
+		switch a := sc.holders[r]; {
 		case a.leaving:
 		case a.hit:
 			sc.lost++
@@ -219,8 +222,8 @@ func (sc *scene) judge(gone uint64) {
 // epoch looks at the members word, on behalf of the test.
 func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
 
-// verdict looks at the whole schedule: the ranks that are left, and what it cost.
-func (sc *scene) verdict() error {
+// checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
+func (sc *scene) checkOutcome() error {
 	for _, a := range sc.st.actors {
 		// Each loss may cost each slot one slab, in each epoch.
 		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {

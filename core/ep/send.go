@@ -2,10 +2,10 @@ package ep
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -13,21 +13,21 @@ import (
 // steady state that is all of them at once: each row is read and cast once.
 func (b *Buffer) send(s *slot) error {
 	ready, err := b.openOwners(s)
-	if err != nil || ready == 0 {
+	if err != nil || ready.Empty() {
 		return err
 	}
 	// After `open` and before the first write: are we still a member?
 	if !b.isMember() {
 		return ErrFenced
 	}
-	if ready>>b.self&1 == 1 {
+	if ready.Has(b.self) {
 		b.describe(s)
 	}
 	remote := b.remoteOf(ready)
-	if ready &^= remote; b.exchanges(s) && ready != 0 {
+	if ready = ready.Minus(remote); b.exchanges(s) && !ready.Empty() {
 		ready = b.exchangeRowOrder(s, ready) // remote owners take our rows before they have an order
 	}
-	if ready|remote == 0 {
+	if ready.Or(remote).Empty() {
 		return nil
 	}
 	b.rec.placing(s)
@@ -36,15 +36,15 @@ func (b *Buffer) send(s *slot) error {
 	b.place(s, rows, remote)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
 	for i := range b.ranks { // peers first: they can go on meanwhile
-		if r := (b.self + 1 + i) % b.ranks; ready>>r&1 == 1 {
-			b.publishTo(s, r, rows>>r&1 == 1)
+		if r := (b.self + 1 + i) % b.ranks; ready.Has(r) {
+			b.publishTo(s, r, rows.Has(r))
 		}
 	}
 	remote = b.sendRemote(s, remote)
-	ready |= remote
-	s.placed |= rows | remote
-	s.unsent &^= ready
-	s.sent |= ready
+	ready = ready.Or(remote)
+	s.placed = s.placed.Or(rows.Or(remote))
+	s.unsent = s.unsent.Minus(ready)
+	s.sent = s.sent.Or(ready)
 	return nil
 }
 
@@ -62,9 +62,8 @@ func (b *Buffer) finishSend(s *slot) {
 }
 
 // openOwners finds the owners that have opened s.op, and their slabs.
-func (b *Buffer) openOwners(s *slot) (ready uint64, _ error) {
-	for rest := s.unsent; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (b *Buffer) openOwners(s *slot) (ready rankset.Set, _ error) {
+	for r := range s.unsent.All() {
 		id, open := b.openFor(r, s.index, s.op)
 		if !open {
 			continue
@@ -72,12 +71,12 @@ func (b *Buffer) openOwners(s *slot) (ready uint64, _ error) {
 		slab, err := b.slabOf(r, s.index, id)
 		switch {
 		case err != nil:
-			return 0, err
+			return rankset.Set{}, err
 		case slab == nil:
 			continue // its owner will be out
 		}
 		s.dst[r] = slab
-		ready |= 1 << r
+		ready = ready.With(r)
 	}
 	return ready, nil
 }
@@ -103,7 +102,7 @@ func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes
 // reserve finds where our rows begin. It returns the owners with room for
 // all of our rows. An owner that works on another shape may have too little room;
 // then it gets no rows from us.
-func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
+func (b *Buffer) reserve(s *slot, ready rankset.Set) (fits rankset.Set) {
 	if b.exchanges(s) {
 		return b.assigned(s, ready)
 	}
@@ -111,10 +110,10 @@ func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
 }
 
 // take finds places for our rows at owners.
-func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
-	for rest := ready; rest != 0; rest &= rest - 1 {
-		if b.takeAt(s, bits.TrailingZeros64(rest)) {
-			fits |= rest & -rest
+func (b *Buffer) take(s *slot, ready rankset.Set) (fits rankset.Set) {
+	for r := range ready.All() {
+		if b.takeAt(s, r) {
+			fits = fits.With(r)
 		}
 	}
 	return fits
@@ -145,16 +144,15 @@ func (b *Buffer) takeAt(s *slot, r int) bool {
 
 // place stores the rows for the given owners, and fills the messages that were
 // leased for remote ones: each row is cast once for all of them.
-func (b *Buffer) place(s *slot, owners, remote uint64) {
+func (b *Buffer) place(s *slot, owners, remote rankset.Set) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
-	for rest := owners; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range owners.All() {
 		p.position(r, l)
 		b.prefault(s, r)
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}
 	jobs := b.jobsFor(s, owners)
-	if remote != 0 {
+	if !remote.Empty() {
 		jobs = append(b.remotePlaceJobs(s, remote), jobs...)
 		b.remote.jobs = jobs
 	}
@@ -174,13 +172,13 @@ func (b *Buffer) placeJobs(s *slot, jobs []device.PlaceJob) {
 
 // jobsFor returns the jobs for some owners: all of them, without copying, in
 // the common case.
-func (b *Buffer) jobsFor(s *slot, owners uint64) []device.PlaceJob {
+func (b *Buffer) jobsFor(s *slot, owners rankset.Set) []device.PlaceJob {
 	if owners == s.planned {
 		return s.plan.jobs
 	}
 	b.scratch.jobs = b.scratch.jobs[:0]
-	for rest := owners; rest != 0; rest &= rest - 1 {
-		jobs := s.plan.of(bits.TrailingZeros64(rest), int(s.slab.LocalExperts))
+	for r := range owners.All() {
+		jobs := s.plan.of(r, int(s.slab.LocalExperts))
 		b.scratch.jobs = append(b.scratch.jobs, jobs...)
 	}
 	return b.scratch.jobs
@@ -231,11 +229,10 @@ func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *pa
 }
 
 // placedBytes counts rows, scales, src_info and columns.
-func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
+func (b *Buffer) placedBytes(s *slot, owners rankset.Set) (n uint64) {
 	l := int(s.slab.LocalExperts)
 	row := uint64(s.slab.RowBytes + s.slab.Groups()*4 + 4 + s.slab.ColumnBytes())
-	for rest := owners; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range owners.All() {
 		for _, c := range s.plan.counts[r*l : (r+1)*l] {
 			n += uint64(c) * row
 		}

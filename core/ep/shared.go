@@ -20,7 +20,7 @@ type peer struct {
 func newPeer(dom transport.Domain, rank int) peer {
 	p := peer{proc: dom.Process(rank), control: dom.Control(rank)}
 	if remote := dom.Remote(); remote != nil {
-		p.remote = remote.Ranks()>>rank&1 == 1
+		p.remote = remote.Ranks().Has(rank)
 	}
 	return p
 }

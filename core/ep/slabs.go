@@ -1,9 +1,8 @@
 package ep
 
 import (
-	"math/bits"
-
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -15,7 +14,9 @@ type ownSlab struct {
 	seg      transport.Segment
 	suspects []suspect
 
-	rowOrder, rowOrderMembers uint64 // what these words of it must hold
+	// What these words of it must hold.
+	rowOrder        uint64
+	rowOrderMembers rankset.Set
 }
 
 // suspect is one incarnation of a rank in the epoch in which it was lost. Its
@@ -67,19 +68,19 @@ func (b *Buffer) newSlab(size int64) (*ownSlab, error) {
 
 // renew makes a slot's slab ready for its next operation. unfinished are the ranks
 // without a final done: all of them are out.
-func (b *Buffer) renew(s *slot, unfinished uint64) error {
+func (b *Buffer) renew(s *slot, unfinished rankset.Set) error {
 	if b.poison(s, unfinished); len(s.own.suspects) == 0 {
-		b.clean(s, unfinished == 0)
+		b.clean(s, unfinished.Empty())
 		return nil
 	}
-	s.a &^= unfinished // poison them once, even if there is no memory now and this runs again
+	s.a = s.a.Minus(unfinished) // poison them once, even if there is no memory now and this runs again
 	return b.replaceSlab(s)
 }
 
 // poison makes suspects of those unfinished ranks that may still write into the slab.
-func (b *Buffer) poison(s *slot, unfinished uint64) {
-	for rest := unfinished; rest != 0; rest &= rest - 1 {
-		p := &b.peers[bits.TrailingZeros64(rest)]
+func (b *Buffer) poison(s *slot, unfinished rankset.Set) {
+	for r := range unfinished.All() {
+		p := &b.peers[r]
 		if p.proc != nil && !p.isQuiesced(b.epoch) {
 			p.control.Retain()
 			s.own.suspects = append(s.own.suspects, suspect{*p, b.epoch})
@@ -127,7 +128,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 
 // reset makes the words of all ranks say "never", in a slab that no rank writes to.
 func (own *ownSlab) reset() {
-	own.rowOrder, own.rowOrderMembers = 0, 0
+	own.rowOrder, own.rowOrderMembers = 0, rankset.Set{}
 	for off := int64(0); off < layout.Counter(0); off += 8 {
 		ensure(own.seg.Word(off), 0)
 	}

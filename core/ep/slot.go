@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -19,7 +20,7 @@ type slot struct {
 	// As owner.
 	own      *ownSlab // nil until the buffer is sized
 	served   uint64
-	a        uint64      // A(served): members when it was opened, one bit each
+	a        rankset.Set // A(served): members when it was opened
 	shown    layout.Slab // what the caller was shown of operation shownFor
 	shownFor uint64
 
@@ -31,17 +32,17 @@ type slot struct {
 	plan       plan
 	weights    []float32           // pre-reduced: copy of the caller's, [T, K]
 	dst        []transport.Segment // the slab that we wrote to at each owner
-	planned    uint64              // owners that the plan has rows for
-	notified   uint64              // owners that have our counts (deterministic)
+	planned    rankset.Set         // owners that the plan has rows for
+	notified   rankset.Set         // owners that have our counts (deterministic)
 	ordered    bool                // our slab has its order (deterministic)
-	sent       uint64              // owners that have our arrive
-	placed     uint64              // of these, those that have our rows, too
-	unsent     uint64              // owners that still get rows
-	awaited    uint64              // sources that we wait for: their arrive is missing
-	counted    uint64              // sources that count: with their rows
+	sent       rankset.Set         // owners that have our arrive
+	placed     rankset.Set         // of these, those that have our rows, too
+	unsent     rankset.Set         // owners that still get rows
+	awaited    rankset.Set         // sources that we wait for: their arrive is missing
+	counted    rankset.Set         // sources that count: with their rows
 	located    bool                // plan.rows is made: nothing is left to send
 	lacks      []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
-	spoiled    uint64              // owners that cannot give our rows back
+	spoiled    rankset.Set         // owners that cannot give our rows back
 	dispatch   dispatchCall
 	combine    combineCall
 	rows       int64   // flat: the number that the caller was told
@@ -86,9 +87,9 @@ type dispatchCall struct {
 type combineCall struct {
 	call
 	args      CombineArgs
-	active    uint64
+	active    rankset.Set
 	published bool
-	need      uint64 // owners that we wait for: their outputs are missing
+	need      rankset.Set // owners that we wait for: their outputs are missing
 	rows      []device.ReduceJob
 	weights   []float32 // copy of the caller's
 }

@@ -1,9 +1,9 @@
 package ep
 
 import (
-	"math/bits"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -12,7 +12,7 @@ import (
 type waitGraph struct {
 	peers        []peer
 	self         int
-	members      uint64        // of the detector's epoch, now
+	members      rankset.Set   // of the detector's epoch, now
 	timeout      time.Duration // of a wait, as the detecting rank has it
 	pollInterval time.Duration // of a wait's sleeps
 	age          time.Duration // the most that words of other ranks may be old
@@ -29,7 +29,7 @@ type suspicion struct {
 	since   time.Time
 	looks   int
 	excuses int
-	beats   [transport.MaxRanks]uint64
+	beats   [rankset.MaxRanks]uint64
 }
 
 // A suspicion lasts as long as every live waiter needs for several turns. It lasts for
@@ -47,12 +47,12 @@ const (
 
 // decision of a suspicion: the ranks to fence, or, if there are none, until when to wait.
 type decision struct {
-	causes uint64
+	causes rankset.Set
 	until  time.Time
 }
 
 // look opens the suspicion or goes on with it.
-func (tr *suspicion) look(now time.Time, w *waitGraph, waiting uint64) (v decision, decided bool) {
+func (tr *suspicion) look(now time.Time, w *waitGraph, waiting rankset.Set) (v decision, decided bool) {
 	if !tr.open {
 		tr.begin(now, w.peers)
 		return decision{}, false
@@ -93,31 +93,31 @@ func (tr *suspicion) begin(now time.Time, peers []peer) {
 // decide blames the stragglers, which are at the ends of the chains of waits: they do
 // not wait, or their beat stands still. A straggler behind a blocked rank gets as much
 // time, from the beginning of that rank's wait, as this rank gives its own wait.
-func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting uint64) (v decision) {
+func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting rankset.Set) (v decision) {
 	members := w.members
-	todo, seen, early := waiting&members, uint64(0), uint64(0)
+	todo, seen, early := waiting.And(members), rankset.Set{}, rankset.Set{}
 	causes := tr.still(w, todo)
-	for todo &^= causes; todo != 0; {
-		m := bits.TrailingZeros64(todo)
-		seen |= 1 << m
+	for todo = todo.Minus(causes); !todo.Empty(); {
+		m := todo.Min()
+		seen = seen.With(m)
 		p := &w.peers[m]
-		next := p.waitsFor().Load() & members
+		next := rankset.FromWord(p.waitsFor().Load()).And(members)
 		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
 		if !ok { // its words are wild: the ranks that it names are not the cause
-			causes, todo = causes|1<<m, todo&^seen
+			causes, todo = causes.With(m), todo.Minus(seen)
 			continue
 		}
 		end := now.Add(w.timeout - waited)
 		still := tr.still(w, next)
-		if now.Before(end) && still != 0 {
-			early |= still
+		if now.Before(end) && !still.Empty() {
+			early = early.Or(still)
 			v.until = earlier(v.until, end)
 		} else {
-			causes |= still
+			causes = causes.Or(still)
 		}
-		todo = (todo | next&^still) &^ seen
+		todo = todo.Or(next.Minus(still)).Minus(seen)
 	}
-	if v.causes = causes; causes == 0 && early == 0 {
+	if v.causes = causes; causes.Empty() && early.Empty() {
 		v.causes = tr.breakCircle(w, seen)
 	} else {
 		tr.excuses = 0
@@ -140,12 +140,11 @@ func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
 
 // still returns those of the ranks that do not wait, or show a beat that does not move.
 // This rank itself is awake, and waits.
-func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
-	for rest := ranks &^ (1 << w.self); rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (tr *suspicion) still(w *waitGraph, ranks rankset.Set) (still rankset.Set) {
+	for r := range ranks.Without(w.self).All() {
 		p := &w.peers[r]
 		if p.waitsFor().Load() == 0 || p.beat().Load() == tr.beats[r] {
-			still |= 1 << r
+			still = still.With(r)
 		}
 	}
 	return still
@@ -153,17 +152,17 @@ func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
 
 // breakCircle returns, among ranks that wait only for one another, the rank that has
 // waited longest. It does so once such a circle has been found several times.
-func (tr *suspicion) breakCircle(w *waitGraph, seen uint64) uint64 {
-	if tr.excuses++; tr.excuses < maxExcuses || seen == 0 {
-		return 0
+func (tr *suspicion) breakCircle(w *waitGraph, seen rankset.Set) rankset.Set {
+	if tr.excuses++; tr.excuses < maxExcuses || seen.Empty() {
+		return rankset.Set{}
 	}
 	worst := lowest(seen)
-	for rest := seen; rest != 0; rest &= rest - 1 {
-		if r := bits.TrailingZeros64(rest); w.peers[r].since().Load() < w.peers[worst].since().Load() {
+	for r := range seen.All() {
+		if w.peers[r].since().Load() < w.peers[worst].since().Load() {
 			worst = r
 		}
 	}
-	return 1 << worst
+	return rankset.Of(worst)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -5,7 +5,8 @@ import (
 	"math"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Standing is what a rank brings to the rendezvous that begins an epoch.
@@ -86,7 +87,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 		b.why = ErrFenced
 		return err
 	}
-	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, 0, false
+	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, rankset.Set{}, false
 	b.known = b.members()
 	b.rec.area.SetEpoch(epoch)
 	if err := b.reopenAll(); err != nil {
@@ -105,7 +106,7 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
 	}
 	b.word.Begin(epoch, b.all)
-	if b.membersOf(epoch)&^present != 0 {
+	if !b.membersOf(epoch).Minus(present).Empty() {
 		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ErrFenced, epoch)
 	}
 	b.word.Begin(epoch, present)
@@ -126,9 +127,9 @@ func (b *Buffer) meetPeers() []peer {
 func (b *Buffer) unready() {
 	for j := range b.slots {
 		if s := &b.slots[j]; s.own != nil {
-			unfinished := b.unfinished(s) &^ (1 << b.self)
+			unfinished := b.unfinished(s).Without(b.self)
 			b.poison(s, unfinished)
-			s.a &^= unfinished // poison them once, even if this is called again
+			s.a = s.a.Minus(unfinished) // poison them once, even if this is called again
 		}
 	}
 }
@@ -159,7 +160,7 @@ func (b *Buffer) reopenAll() error {
 
 // empty makes a slot ready for another epoch.
 func (b *Buffer) empty(s *slot) error {
-	s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
+	s.op, s.live, s.sent, s.unsent = 0, false, rankset.Set{}, rankset.Set{}
 	clear(s.dst)
 	clear(s.warm)
 	if s.own == nil {

@@ -3,7 +3,6 @@ package ep_test
 import (
 	"bytes"
 	"fmt"
-	"math/bits"
 	"testing"
 	"time"
 
@@ -11,33 +10,33 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // meet plays a membership update: the ranks in `ranks` form the next epoch,
 // those in `fresh` as new processes.
-func (w *world) meet(ranks, fresh uint64) {
+func (w *world) meet(ranks, fresh rankset.Set) {
 	w.t.Helper()
 	epoch, base := uint16(0), uint64(0)
-	for rest := ranks &^ fresh; rest != 0; rest &= rest - 1 {
-		st, err := w.bufs[bits.TrailingZeros64(rest)].Prepare()
+	for r := range ranks.Minus(fresh).All() {
+		st, err := w.bufs[r].Prepare()
 		require.NoError(w.t, err)
 		epoch, base = max(epoch, st.Epoch), max(base, st.Next)
 	}
-	survivor := w.doms[bits.TrailingZeros64(ranks&^fresh)]
+	survivor := w.doms[ranks.Minus(fresh).Min()]
 	for r := range w.bufs {
-		switch bit := uint64(1) << r; {
-		case fresh&bit != 0:
+		switch bit := rankset.Of(r); {
+		case !fresh.And(bit).Empty():
 			w.doms[r] = inproc.Join(survivor, r)
-		case ranks&bit == 0:
+		case ranks.And(bit).Empty():
 			inproc.Dismiss(survivor, r)
 		default:
 			inproc.Return(w.doms[r])
 		}
 	}
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
-		if fresh>>r&1 == 1 {
+	for r := range ranks.All() {
+		if fresh.Has(r) {
 			b, err := ep.New(w.doms[r], cpu.NewReference(), ep.Config{NumBytes: w.numBytes, Joining: true, Deterministic: w.deterministic})
 			require.NoError(w.t, err)
 			w.bufs[r] = b
@@ -103,14 +102,14 @@ func (d *dispatched) checkMasked(rank int, s shape, ins []input, mask []int32, h
 var trio = shape{ranks: 3, maxTokens: 8, hidden: 16, experts: 6, topk: 3}
 
 // exchangeAll runs exchange on some ranks, and expects exactly these in the masks.
-func (w *world) exchangeAll(s shape, ranks uint64) {
+func (w *world) exchangeAll(s shape, ranks rankset.Set) {
 	w.t.Helper()
 	ins := inputs(seeded(w.t), s, uniform)
 	w.some(ranks, func(r int) error {
 		mask, err := w.exchange(r, s, ins, 20*time.Second)
 		for t, v := range mask {
-			if err == nil && uint64(v) != ranks>>t&1 {
-				err = fmt.Errorf("rank %d: mask %v, members %b", r, mask, ranks)
+			if err == nil && (v == 1) != ranks.Has(t) {
+				err = fmt.Errorf("rank %d: mask %v, members %v", r, mask, ranks)
 			}
 		}
 		return err
@@ -121,30 +120,30 @@ func (w *world) exchangeAll(s shape, ranks uint64) {
 // Survivors keep the addresses of their slabs.
 func TestRejoin(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
-	w.exchangeAll(trio, 0b111)
+	w.exchangeAll(trio, rankset.Upto(3))
 	var before dispatched
 	in := randomInput(r2(0), 4, 16, 3, 6, uniform)
 	for range 5 {
 		inproc.Kill(w.doms[0], 2)
-		w.exchangeAll(trio, 0b011)
-		w.exchangeAll(trio, 0b011)
-		w.meet(0b111, 0b100)
+		w.exchangeAll(trio, rankset.Of(0, 1))
+		w.exchangeAll(trio, rankset.Of(0, 1))
+		w.meet(rankset.Upto(3), rankset.Of(2))
 		for range 3 {
-			w.exchangeAll(trio, 0b111)
+			w.exchangeAll(trio, rankset.Upto(3))
 		}
 	}
-	w.some(0b111, func(r int) error {
+	w.some(rankset.Upto(3), func(r int) error {
 		d, err := w.dispatch(r, trio, &in)
 		if r == 0 {
 			before = *d
 		}
 		return err
 	})
-	w.meet(0b111, 0)
+	w.meet(rankset.Upto(3), rankset.Set{})
 	require.ErrorIs(t, w.bufs[0].Release(before.res.Op), ep.ErrStaleHandle)
 	var after [2]dispatched
 	for i := range after {
-		w.some(0b111, func(r int) error {
+		w.some(rankset.Upto(3), func(r int) error {
 			d, err := w.dispatch(r, trio, &in)
 			if r == 0 {
 				after[i] = *d
@@ -159,40 +158,40 @@ func TestRejoin(t *testing.T) {
 // it has. Another time it comes back as a new process while the old one still lives.
 func TestFencedRankReturns(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
-	w.exchangeAll(trio, 0b111)
+	w.exchangeAll(trio, rankset.Upto(3))
 	for round := range 4 {
 		ins := inputs(seeded(t), trio, uniform)
-		w.someWithout(0b011, 20*time.Millisecond, func(r int, timeout time.Duration) error {
+		w.someWithout(rankset.Of(0, 1), 20*time.Millisecond, func(r int, timeout time.Duration) error {
 			_, err := w.exchange(r, trio, ins, timeout)
 			return err
 		})
 		old := w.bufs[2]
 		_, err := w.exchange(2, trio, ins, time.Second)
 		require.ErrorIs(t, err, ep.ErrFenced)
-		w.meet(0b111, uint64(round%2)<<2)
-		w.exchangeAll(trio, 0b111)
+		w.meet(rankset.Upto(3), rankset.FromWord(uint64(round%2)<<2))
+		w.exchangeAll(trio, rankset.Upto(3))
 		if round%2 == 1 {
 			require.ErrorIs(t, old.Release(0), ep.ErrFenced)
 			require.NoError(t, old.Close())
 		}
-		w.exchangeAll(trio, 0b111)
+		w.exchangeAll(trio, rankset.Upto(3))
 	}
 }
 
 // TestScale: declared for 8 ranks, 4 come first, then others leave and come.
 func TestScale(t *testing.T) {
 	s := shape{ranks: 8, maxTokens: 6, hidden: 16, experts: 16, topk: 4}
-	w := newPartialWorld(t, 8, 0b1111, ep.Config{NumBytes: 16 << 20})
-	w.exchangeAll(s, 0b1111)
-	w.meet(0b1011, 0)
-	w.exchangeAll(s, 0b1011)
-	w.meet(0b1111, 0b0100)
-	w.exchangeAll(s, 0b1111)
-	w.meet(0b111111, 0b110000)
-	w.exchangeAll(s, 0b111111)
-	w.meet(0xff, 0b11000000)
+	w := newPartialWorld(t, 8, rankset.Upto(4), ep.Config{NumBytes: 16 << 20})
+	w.exchangeAll(s, rankset.Upto(4))
+	w.meet(rankset.Of(0, 1, 3), rankset.Set{})
+	w.exchangeAll(s, rankset.Of(0, 1, 3))
+	w.meet(rankset.Upto(4), rankset.Of(2))
+	w.exchangeAll(s, rankset.Upto(4))
+	w.meet(rankset.Upto(6), rankset.Of(4, 5))
+	w.exchangeAll(s, rankset.Upto(6))
+	w.meet(rankset.Upto(8), rankset.Of(6, 7))
 	for range 3 {
-		w.exchangeAll(s, 0xff)
+		w.exchangeAll(s, rankset.Upto(8))
 	}
 }
 
@@ -208,8 +207,8 @@ func TestUpdateEndsCalls(t *testing.T) {
 	require.ErrorIs(t, within(t, waiting), ep.ErrUpdating)
 	_, err = w.dispatch(0, pair, &in)
 	require.ErrorIs(t, err, ep.ErrUpdating)
-	w.meet(0b11, 0)
-	w.exchangeAll(pair, 0b11)
+	w.meet(rankset.Of(0, 1), rankset.Set{})
+	w.exchangeAll(pair, rankset.Of(0, 1))
 }
 
 // TestSpares: any number of late ranks cost a bounded number of slabs, as long
@@ -225,8 +224,8 @@ func TestSpares(t *testing.T) {
 		}
 		_, err := w.exchange(1, pair, ins, 0)
 		require.ErrorIs(t, err, ep.ErrFenced)
-		w.meet(0b11, 0)
-		w.exchangeAll(pair, 0b11)
+		w.meet(rankset.Of(0, 1), rankset.Set{})
+		w.exchangeAll(pair, rankset.Of(0, 1))
 	}
 	require.LessOrEqual(t, w.bufs[0].Counters().SlabBytes, 3*size)
 }

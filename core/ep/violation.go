@@ -3,10 +3,10 @@ package ep
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -42,17 +42,17 @@ func (b *Buffer) violates(v violation) {
 		return // it is out, or others have to agree: the next step finds the word again
 	}
 	b.lost.Add(1)
-	b.known &^= 1 << v.owner
+	b.known = b.known.Without(v.owner)
 	b.recordViolation(&v)
 	b.wakeAll()
 }
 
 // countViolation counts each rank once in an epoch, however often its word is read.
 func (b *Buffer) countViolation(rank int) {
-	if b.violators>>rank&1 == 1 {
+	if b.violators.Has(rank) {
 		return
 	}
-	b.violators |= 1 << rank
+	b.violators = b.violators.With(rank)
 	b.count.violations++
 	b.reportViolations()
 }
@@ -140,12 +140,12 @@ func (b *Buffer) checkOwn() {
 // checkRowOrder compares `order` and its set with what this rank has stored: only the
 // owner writes these two.
 func (b *Buffer) checkRowOrder(s *slot) {
-	word, set := s.own.seg.Word(layout.RowOrder()).Load(), s.own.seg.Word(layout.RowOrderMembers()).Load()
+	word, set := s.own.seg.Word(layout.RowOrder()).Load(), rankset.FromWord(s.own.seg.Word(layout.RowOrderMembers()).Load())
 	if word != s.own.rowOrder {
 		b.violates(b.notMine("order", s.index, word, s.own.rowOrder))
 	}
 	if set != s.own.rowOrderMembers {
-		b.violates(b.notMine("the ranks of order", s.index, set, s.own.rowOrderMembers))
+		b.violates(b.notMine("the ranks of order", s.index, set.Word(), s.own.rowOrderMembers.Word()))
 	}
 }
 
@@ -203,14 +203,14 @@ type ownMemory interface {
 
 // maxReserved is more than any ranks reserve of an expert, whatever shapes they call
 // with: each at most maxSelections rows.
-const maxReserved = layout.MaxRanks << 31
+const maxReserved = rankset.MaxRanks << 31
 
 // lack notes that an owner has no room for our rows. This also happens to ranks that
 // disagree about the shape: their parameters tell, once all are here (agree). A word that
 // no shape explains is a violation now.
 func (b *Buffer) lack(s *slot, v violation) {
 	s.lacks = append(s.lacks, v)
-	s.spoiled |= 1 << v.owner
+	s.spoiled = s.spoiled.With(v.owner)
 	if v.held > maxReserved {
 		b.violates(v)
 	}
@@ -225,15 +225,15 @@ func (b *Buffer) agreeOnCapacity(s *slot) error {
 	members := b.members()
 	for _, v := range s.lacks {
 		switch {
-		case members>>v.owner&1 == 0: // it is out, and costs us nothing more
+		case !members.Has(v.owner): // it is out, and costs us nothing more
 		case b.misses(s):
 			return errNoCapacity
 		default:
 			b.violates(v)
 		}
 	}
-	for rest := b.remoteOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
-		if in := &s.remote[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
+	for r := range b.remoteOf(s.counted).All() { // what we have reserved for sources
+		if in := &s.remote[r].in; in.op == s.op+1 && in.short.word != "" {
 			if b.misses(s) {
 				return errNoCapacity
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // strike plays rounds of three ranks, and overwrites a word of the third one's memory
@@ -70,7 +71,7 @@ func costsTheOwnerAlone(t *testing.T, w *wildWorld, ends []wildOutcome, word str
 	for r := range 2 {
 		require.NoError(t, ends[r].err, "rank %d", r)
 		require.EqualValues(t, 0b100, ends[r].lacks, "rank %d", r)
-		require.EqualValues(t, 0b011, w.bufs[r].Members())
+		require.EqualValues(t, rankset.Of(0, 1), w.bufs[r].Members())
 	}
 	require.Error(t, ends[2].err)
 	found, why := uint64(0), ""
@@ -162,7 +163,7 @@ func TestWildMembers(t *testing.T) {
 			for r, end := range ends {
 				require.NoError(t, end.err, "rank %d", r)
 				require.Zero(t, end.lacks)
-				require.EqualValues(t, 0b111, w.bufs[r].Members())
+				require.EqualValues(t, rankset.Upto(3), w.bufs[r].Members())
 				violations += w.bufs[r].Counters().NumViolations
 			}
 			require.EqualValues(t, 0b111, load(w.members, 0)&(1<<48-1))
@@ -211,7 +212,7 @@ func TestWildCounterRemote(t *testing.T) {
 			require.NoError(t, errs[0])
 			require.ErrorIs(t, errs[1], ep.ErrFenced)
 			require.NotZero(t, w.bufs[1].Counters().NumViolations)
-			require.Eventually(t, func() bool { return w.bufs[0].Members() == 0b01 }, callTimeout, time.Millisecond)
+			require.Eventually(t, func() bool { return w.bufs[0].Members() == rankset.Of(0) }, callTimeout, time.Millisecond)
 		})
 	}
 }
@@ -246,7 +247,7 @@ func TestWildSince(t *testing.T) {
 				ended <- err
 			}()
 			require.NoError(t, within(t, ended))
-			require.EqualValues(t, 0b001, w.bufs[0].Members())
+			require.EqualValues(t, rankset.Of(0), w.bufs[0].Members())
 		})
 	}
 }
@@ -281,7 +282,7 @@ func TestWildThenRejoin(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 			ins := inputs(r2(7), trio, uniform)
-			rounds := func(ranks uint64, n int) (failed int) {
+			rounds := func(ranks rankset.Set, n int) (failed int) {
 				var mu sync.Mutex
 				w.some(ranks, func(r int) error {
 					for range n {
@@ -296,22 +297,22 @@ func TestWildThenRejoin(t *testing.T) {
 				})
 				return failed
 			}
-			require.Zero(t, rounds(0b111, 3))
+			require.Zero(t, rounds(rankset.Upto(3), 3))
 			// The owner of a word may store there before any rank has read it: then nothing is lost.
 			lost := 0
 			for range 100 {
 				for _, word := range c.words(w) {
 					word.Store(c.to)
 				}
-				if lost = rounds(0b111, 3); lost > 0 {
+				if lost = rounds(rankset.Upto(3), 3); lost > 0 {
 					break
 				}
 			}
 			require.Equal(t, c.lost, lost)
-			w.meet(0b111, 0)
-			require.Zero(t, rounds(0b111, 6))
+			w.meet(rankset.Upto(3), rankset.Set{})
+			require.Zero(t, rounds(rankset.Upto(3), 6))
 			for _, b := range w.bufs {
-				require.EqualValues(t, 0b111, b.Members())
+				require.EqualValues(t, rankset.Upto(3), b.Members())
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -88,18 +89,18 @@ func (s *slot) call(k kind) *call {
 }
 
 // step does what can be done now, for this operation and for every slot.
-func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err error) {
+func (b *Buffer) step(t task, until Phase) (waiting rankset.Set, reached bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.st.State() != op.Pending {
-		return 0, true, t.st.Err()
+		return rankset.Set{}, true, t.st.Err()
 	}
 	if err := b.usable(); err != nil {
 		t.st.End(op.Failed, err)
-		return 0, true, t.st.Err()
+		return rankset.Set{}, true, t.st.Err()
 	}
 	if err := b.progress(); err != nil {
-		return 0, false, err
+		return rankset.Set{}, false, err
 	}
 	b.recordLeavers(t) // before the step records the wait for them
 	sent := false
@@ -111,7 +112,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 		waiting, err = b.stepCombine(t.s)
 		sent = t.s.combine.published
 	case kindReaders:
-		if waiting = b.readers(t.s) &^ b.out(); waiting == 0 {
+		if waiting = b.readers(t.s).Minus(b.out()); waiting.Empty() {
 			t.s.readerWait.end(op.Done, nil)
 		}
 	}
@@ -126,7 +127,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 		b.flush()
 	}
 	if t.st.State() != op.Pending { // a caller may have left it in the middle of a wait
-		b.waits.blame(entryOf(t.s, t.kind), t.st, 0, 0, &b.peers[b.self])
+		b.waits.blame(entryOf(t.s, t.kind), t.st, rankset.Set{}, 0, &b.peers[b.self])
 	}
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
@@ -189,16 +190,16 @@ type wait struct {
 	deadline time.Time
 	members  uint64 // the word, as last seen
 	timeout  time.Duration
-	blamed   int       // the time since `last` counts for this rank
-	shown    uint64    // ranks that our control page names
-	since    time.Time // when the first wait of this phase began
-	asleep   bool      // a sleep was announced
-	slept    bool      // since the page was last written
+	blamed   int         // the time since `last` counts for this rank
+	shown    rankset.Set // ranks that our control page names
+	since    time.Time   // when the first wait of this phase began
+	asleep   bool        // a sleep was announced
+	slept    bool        // since the page was last written
 	ticket   uint32
 }
 
 // pause passes a little time, and looks for reasons to give up on a rank.
-func (w *wait) pause(waiting uint64, limit time.Time) error {
+func (w *wait) pause(waiting rankset.Set, limit time.Time) error {
 	now := w.b.now()
 	if w.begin.IsZero() {
 		w.start(now)
@@ -242,7 +243,7 @@ func (w *wait) start(now time.Time) {
 
 // account adds the time since the last call to the total of the rank waited for. It
 // publishes which ranks this rank waits for and that it is alive.
-func (w *wait) account(now time.Time, waiting uint64) {
+func (w *wait) account(now time.Time, waiting rankset.Set) {
 	if w.blamed >= 0 {
 		w.b.count.wait[w.blamed].Add(int64(now.Sub(w.last)))
 	}
@@ -283,7 +284,7 @@ func (w *wait) end(inProgress bool) {
 	}
 	waiting := w.shown // still, for ranks that suspect us between two slices
 	if w.t.st.State() != op.Pending || !inProgress {
-		waiting = 0
+		waiting = rankset.Set{}
 	}
 	w.account(w.b.now(), waiting)
 }

@@ -3,6 +3,7 @@ package ep
 import (
 	"sync"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -14,14 +15,14 @@ import (
 type waiters struct {
 	mu      sync.Mutex
 	entries []waiter
-	shown   uint64 // what the control page must hold: waits_for
+	shown   rankset.Set // what the control page must hold: waits_for
 	since   uint64
 }
 
 type waiter struct {
-	st    *op.Op // the operation that is waited for
-	ranks uint64 // waited for; 0: no wait
-	since int64  // on the clock that all ranks of a host share (core/telemetry)
+	st    *op.Op      // the operation that is waited for
+	ranks rankset.Set // waited for; 0: no wait
+	since int64       // on the clock that all ranks of a host share (core/telemetry)
 }
 
 func newWaiters(slots int) waiters { return waiters{entries: make([]waiter, slots*numKinds)} }
@@ -30,18 +31,18 @@ func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
 
 // blame records the ranks that a wait for an operation waits for now, and tells the
 // peers. No ranks: the wait has ended; that counts only if the entry still belongs to it.
-func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *peer) {
+func (ws *waiters) blame(entry int, st *op.Op, ranks rankset.Set, since int64, own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	e := &ws.entries[entry]
-	if (e.ranks == ranks && e.st == st) || (ranks == 0 && e.st != st) {
+	if (e.ranks == ranks && e.st == st) || (ranks.Empty() && e.st != st) {
 		return
 	}
 	*e = waiter{st, ranks, since}
-	all, first := uint64(0), int64(0)
+	all, first := rankset.Set{}, int64(0)
 	for _, e := range ws.entries {
-		if e.ranks != 0 {
-			all |= e.ranks
+		if !e.ranks.Empty() {
+			all = all.Or(e.ranks)
 			if first == 0 || e.since < first {
 				first = e.since
 			}
@@ -49,15 +50,15 @@ func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *p
 	}
 	ws.shown, ws.since = all, uint64(first)
 	own.since().Store(ws.since)
-	own.waitsFor().Store(ws.shown)
+	own.waitsFor().Store(ws.shown.Word())
 }
 
 // intact reports whether the control page still says what this rank has stored.
 func (ws *waiters) intact(own *peer) (held, stored uint64, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if held := own.waitsFor().Load(); held != ws.shown {
-		return held, ws.shown, false
+	if held := own.waitsFor().Load(); held != ws.shown.Word() {
+		return held, ws.shown.Word(), false
 	}
 	held = own.since().Load()
 	return held, ws.since, held == ws.since
@@ -68,12 +69,12 @@ func (ws *waiters) restore(own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	own.since().Store(ws.since)
-	own.waitsFor().Store(ws.shown)
+	own.waitsFor().Store(ws.shown.Word())
 }
 
-// forget ends the waits for the operations of a slot.
+// forgetWaits ends the waits for the operations of a slot.
 func (b *Buffer) forgetWaits(s *slot) {
 	for k := range kind(numKinds) {
-		b.waits.blame(entryOf(s, k), s.call(k).st, 0, 0, &b.peers[b.self])
+		b.waits.blame(entryOf(s, k), s.call(k).st, rankset.Set{}, 0, &b.peers[b.self])
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -34,15 +34,15 @@ type world struct {
 }
 
 func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
-	return newPartialWorld(t, ranks, 1<<ranks-1, cfg)
+	return newPartialWorld(t, ranks, rankset.Upto(ranks), cfg)
 }
 
 // newPartialWorld declares a number of ranks of which only some have come.
-func newPartialWorld(t testing.TB, ranks int, present uint64, cfg ep.Config) *world {
+func newPartialWorld(t testing.TB, ranks int, present rankset.Set, cfg ep.Config) *world {
 	w := &world{t: t, doms: newDomains(ranks, present), numBytes: cfg.NumBytes}
 	w.bufs = make([]*ep.Buffer, ranks)
 	for r, dom := range w.doms {
-		if present>>r&1 == 0 {
+		if !present.Has(r) {
 			continue
 		}
 		b, err := ep.New(dom, cpu.NewReference(), cfg)
@@ -56,7 +56,7 @@ func newPartialWorld(t testing.TB, ranks int, present uint64, cfg ep.Config) *wo
 // overHosts is how groups of the tests below it are spread; nil: not at all.
 var overHosts func(ranks int) inproc.Hosts
 
-func newDomains(ranks int, present uint64) []transport.Domain {
+func newDomains(ranks int, present rankset.Set) []transport.Domain {
 	if overHosts == nil {
 		return inproc.NewPartial(ranks, present, layout.ControlBytes)
 	}
@@ -68,16 +68,16 @@ func newDomains(ranks int, present uint64) []transport.Domain {
 // each runs f once per rank, all at the same time, and reports every error.
 func (w *world) each(f func(rank int) error) {
 	w.t.Helper()
-	w.some(1<<len(w.bufs)-1, f)
+	w.some(rankset.Upto(len(w.bufs)), f)
 }
 
 // some is each for some ranks, one bit per rank.
-func (w *world) some(ranks uint64, f func(rank int) error) {
+func (w *world) some(ranks rankset.Set, f func(rank int) error) {
 	w.t.Helper()
 	var wg sync.WaitGroup
 	errs := make([]error, len(w.bufs))
 	for r := range w.bufs {
-		if ranks>>r&1 == 0 {
+		if !ranks.Has(r) {
 			continue
 		}
 		wg.Add(1)
@@ -101,15 +101,15 @@ func (w *world) waits(rank int) {
 // someWithout is some for calls that wait for ranks that do not come. Only the first
 // rank has a deadline, and it begins when all the others wait. So only ranks that did
 // not come are taken out, however slow the machine is.
-func (w *world) someWithout(ranks uint64, timeout time.Duration, f func(rank int, timeout time.Duration) error) {
+func (w *world) someWithout(ranks rankset.Set, timeout time.Duration, f func(rank int, timeout time.Duration) error) {
 	w.t.Helper()
-	first := bits.TrailingZeros64(ranks)
+	first := ranks.Min()
 	w.some(ranks, func(r int) error {
 		if r != first {
 			return f(r, -1)
 		}
-		for rest := ranks &^ (1 << first); rest != 0; rest &= rest - 1 {
-			w.waits(bits.TrailingZeros64(rest))
+		for r := range ranks.Without(first).All() {
+			w.waits(r)
 		}
 		return f(r, timeout)
 	})

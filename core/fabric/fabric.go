@@ -157,7 +157,7 @@ func (f *Fabric) breakDown(err error) {
 	f.broken.CompareAndSwap(nil, err)
 	f.table.Close(err)
 	f.dismiss(err)
-	f.handshakes.rouse()
+	f.handshakes.wake()
 }
 
 // Close ends every operation with ErrClosed and takes the connections, the
@@ -174,7 +174,7 @@ func (f *Fabric) Close(deadline time.Time) error {
 	f.closing.Store(true)
 	f.table.Close(ErrClosed)
 	f.dismiss(ErrClosed)
-	f.handshakes.rouse()
+	f.handshakes.wake()
 	f.retireAll()
 	if !f.drain(deadline) {
 		return fmt.Errorf("fabric: %d requests await a completion: %w", f.outstanding.Load(), transport.ErrBusy)

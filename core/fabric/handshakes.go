@@ -37,19 +37,19 @@ func (n *handshakes) addLocked(p *peer) {
 		p.queued = true
 		n.queue = append(n.queue, p)
 	}
-	n.rouseLocked()
+	n.wakeLocked()
 }
 
 func newHandshakes(n int) handshakes { return handshakes{queue: make([]*peer, 0, n)} }
 
-// rouse makes every waiting caller look again.
-func (n *handshakes) rouse() {
+// wake makes every waiting caller look again.
+func (n *handshakes) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rouseLocked()
+	n.wakeLocked()
 }
 
-func (n *handshakes) rouseLocked() {
+func (n *handshakes) wakeLocked() {
 	if n.ready != nil {
 		close(n.ready)
 		n.ready = nil

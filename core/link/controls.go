@@ -10,9 +10,9 @@ import (
 
 	uatomic "go.uber.org/atomic"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
-	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -83,8 +83,8 @@ type Controls struct {
 	bell     *sys.FD
 	listener *sys.FD
 	liveness *sys.FD
-	known    [transport.MaxRanks]uatomic.Error // of Exited
-	peers    [transport.MaxRanks]*conn
+	known    [rankset.MaxRanks]uatomic.Error // of Exited
+	peers    [rankset.MaxRanks]*conn
 	who      map[wire.PeerID]int
 
 	// The goroutine's own.
@@ -114,7 +114,7 @@ const MaxControlBytes = 4096
 const maxQueuedBytes = 64 << 10
 
 // maxPending bounds connections that have not authenticated yet.
-const maxPending = 2 * transport.MaxRanks
+const maxPending = 2 * rankset.MaxRanks
 
 // Message codes of the session.
 const (
@@ -208,11 +208,11 @@ func (c *Controls) dropBell() {
 	_ = c.bell.Close()
 }
 
-// Ranks has one bit per rank that is connected.
-func (c *Controls) Ranks() (ranks uint64) {
+// Ranks are the ranks that are connected.
+func (c *Controls) Ranks() (ranks rankset.Set) {
 	for r, p := range c.peers {
 		if p != nil && p.isUp() {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
 	"github.com/moewire/moewire/core/transport/inproc"
@@ -235,12 +236,12 @@ func TestUntaken(t *testing.T) {
 	a.send(t, []byte("one"))
 	a.send(t, []byte("two"))
 	b.receive(t)
-	require.EqualValues(t, 1<<1, a.Untaken())
+	require.EqualValues(t, rankset.Of(1), a.Untaken())
 	b.Release(0)
 	b.receive(t)
-	require.EqualValues(t, 1<<1, a.Untaken())
+	require.EqualValues(t, rankset.Of(1), a.Untaken())
 	b.Release(0)
-	eventually(t, func() bool { return a.Untaken() == 0 })
+	eventually(t, func() bool { return a.Untaken().Empty() })
 	a.send(t, []byte("three"))
 	a.link.Break(transport.ErrExited)
 	require.Zero(t, a.Untaken())
@@ -381,7 +382,7 @@ func TestFailure(t *testing.T) {
 			a.wait()
 		}
 		require.Error(t, a.link.Err(), "status %d", status)
-		require.Equal(t, uint64(1<<1), a.Failed())
+		require.Equal(t, rankset.Of(1), a.Failed())
 		_, err := a.Reserve(1, 8)
 		require.ErrorIs(t, err, transport.ErrWouldBlock)
 		require.Equal(t, []byte("before"), b.Next(0))

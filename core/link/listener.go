@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Listener is where the control connections of one rendezvous arrive.
@@ -16,7 +16,7 @@ type Listener struct {
 }
 
 // backlog of a listener: every rank may come at once, and other clients, too.
-const backlog = 4 * transport.MaxRanks
+const backlog = 4 * rankset.MaxRanks
 
 // Listen opens a listener at an address of this host; port 0 lets the system
 // choose. Close it, or give it to StartControls. Its liveness port is always

@@ -192,9 +192,9 @@ func TestReconnectAtEveryPoint(t *testing.T) {
 	}
 }
 
-// TestReconnectNobodyAnswers: of a peer that says nothing the link has failed after
+// TestReconnectWithoutAnswer: of a peer that says nothing the link has failed after
 // the bound, not before, and then Reserve says would-block as ever.
-func TestReconnectNobodyAnswers(t *testing.T) {
+func TestReconnectWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _, posts := reconnectable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
 		posts[0].lose()

@@ -3,10 +3,10 @@ package link
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -18,8 +18,8 @@ type Set struct {
 	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error
-	links   [transport.MaxRanks]atomic.Pointer[Link]
-	ranks   atomic.Uint64
+	links   [rankset.MaxRanks]atomic.Pointer[Link]
+	ranks   rankset.Atomic
 }
 
 var _ transport.RemoteRings = (*Set)(nil)
@@ -33,7 +33,7 @@ func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Durat
 // Put makes the links (nil: none) those of the ranks, by rank, and returns
 // those that it had before. It is for rendezvous.
 func (s *Set) Put(links []*Link) (before []*Link) {
-	var ranks uint64
+	var ranks rankset.Set
 	s.longest = s.most // ranks that have gone bound no message any more
 	for r := range s.links {
 		var l *Link
@@ -44,7 +44,7 @@ func (s *Set) Put(links []*Link) (before []*Link) {
 			before = append(before, old)
 		}
 		if l != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 			s.longest = min(s.longest, l.send.longest)
 		}
 	}
@@ -56,20 +56,19 @@ func (s *Set) Put(links []*Link) (before []*Link) {
 // concurrent use.
 func (s *Set) LinkOf(rank int) *Link { return s.links[rank].Load() }
 
-// Failed has one bit per rank with a link that carries nothing any more. Safe for
+// Failed are the ranks with a link that carries nothing any more. Safe for
 // concurrent use.
-func (s *Set) Failed() (ranks uint64) {
-	for rest := s.ranks.Load(); rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (s *Set) Failed() (ranks rankset.Set) {
+	for r := range s.ranks.Load().All() {
 		if l := s.links[r].Load(); l != nil && l.Err() != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
 }
 
-// Ranks has one bit per rank that has a link.
-func (s *Set) Ranks() uint64 { return s.ranks.Load() }
+// Ranks are the ranks that have a link.
+func (s *Set) Ranks() rankset.Set { return s.ranks.Load() }
 
 // MaxMessageBytes is what all links can carry.
 func (s *Set) MaxMessageBytes() int64 { return s.longest }
@@ -77,14 +76,13 @@ func (s *Set) MaxMessageBytes() int64 { return s.longest }
 // WordAge is what NewSet was given.
 func (s *Set) WordAge() time.Duration { return s.age }
 
-// Untaken has one bit per rank that has not granted all its messages back. A
+// Untaken are the ranks that have not granted all its messages back. A
 // link that has failed will not. Safe for concurrent use.
-func (s *Set) Untaken() (ranks uint64) {
-	for rest := s.ranks.Load(); rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (s *Set) Untaken() (ranks rankset.Set) {
+	for r := range s.ranks.Load().All() {
 		l := s.links[r].Load()
 		if l != nil && l.Err() == nil && l.send.acked.Load() != l.send.sent.Load() {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

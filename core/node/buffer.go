@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/wire"
@@ -89,12 +90,11 @@ func (b *Buffer) Abandon(cause error) {
 	}
 }
 
-// Membership returns the ranks that are in the group now, one bit each, the group's
-// epoch, and how many ranks this rank has taken out.
-func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64, err error) {
+// Membership returns the ranks that are in the group now, the group's epoch, and how many ranks this rank has taken out.
+func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64, err error) {
 	c, err := b.connected()
 	if err != nil {
-		return 0, 0, 0, err
+		return ranks, 0, 0, err
 	}
 	ranks, epoch, lost = c.Membership()
 	return ranks, epoch, lost, nil

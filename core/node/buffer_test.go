@@ -36,7 +36,7 @@ func TestTwoHosts(t *testing.T) {
 		exchangeOne(t, pair)
 		ranks, now, _, err := pair[1].Membership()
 		require.NoError(t, err)
-		require.EqualValues(t, 3, ranks)
+		require.EqualValues(t, 3, ranks.Word())
 		require.Equal(t, epoch, now)
 		if epoch == 1 {
 			require.NoError(t, pair[1].Close())

@@ -8,6 +8,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
@@ -69,8 +70,8 @@ const maxSpin = time.Second
 
 func (c *Config) check() error {
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > layout.MaxRanks:
-		return wrong("num_ranks", " is %d, allowed 1 to %d", c.NumRanks, layout.MaxRanks)
+	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
+		return wrong("num_ranks", " is %d, allowed 1 to %d", c.NumRanks, rankset.MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return wrong("rank", " is %d, allowed 0 to %d", c.Rank, c.NumRanks-1)
 	case c.SpinFor > maxSpin:

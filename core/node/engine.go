@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
@@ -15,7 +16,7 @@ type Observed interface {
 	Records(rank, last int) ([]telemetry.Record, error)
 	Events(since uint64) ([]telemetry.Event, uint64)
 	Counters() ep.Counters
-	Membership() (ranks uint64, epoch uint16, lost uint64)
+	Membership() (ranks rankset.Set, epoch uint16, lost uint64)
 }
 
 // core is one rank's end of a group: *ep.Buffer on the CPU, *gpu.Buffer on CUDA.

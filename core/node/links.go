@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/multihost"
@@ -59,7 +60,7 @@ func (r *refusals) byReason() map[string]uint64 {
 func showLinks(own transport.Segment, remote []multihost.RemoteRank) {
 	area := telemetry.At(own, layout.Record())
 	area.SetWallClock(telemetry.WallClock())
-	for rank := range layout.MaxRanks {
+	for rank := range rankset.MaxRanks {
 		var row telemetry.Link
 		if len(remote) > 0 && remote[0].Rank == rank {
 			row, remote = rowOf(&remote[0]), remote[1:]

@@ -192,7 +192,7 @@ func (t *Table) finish(slot uint32) {
 	if s.left <= 0 {
 		s.op.End(Done, nil)
 	}
-	t.rouse(slot)
+	t.wakeWaiters(slot)
 	t.reuse(slot)
 }
 

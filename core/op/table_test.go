@@ -340,7 +340,7 @@ func TestShutdown(t *testing.T) {
 	require.Zero(t, table.Stats().InUse)
 }
 
-// TestRace: ends of all kinds at the same moment; one wins, all agree.
+// TestTransferRace: ends of all kinds at the same moment; one wins, all agree.
 func TestTransferRace(t *testing.T) {
 	table, err := NewTable(8)
 	require.NoError(t, err)

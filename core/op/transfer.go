@@ -36,7 +36,7 @@ func (t *Table) Cancel(r Ref, why error) (bool, error) {
 	}
 	won := s.op.End(Cancelled, why)
 	if won {
-		t.rouse(r.slot)
+		t.wakeWaiters(r.slot)
 		t.reuse(r.slot)
 	}
 	return won, nil
@@ -53,7 +53,7 @@ func (t *Table) Drop(r Ref) error {
 	}
 	s.op.End(Cancelled, nil)
 	s.dropped = true
-	t.rouse(r.slot) // others that wait learn that it is gone
+	t.wakeWaiters(r.slot) // others that wait learn that it is gone
 	t.reuse(r.slot)
 	return nil
 }
@@ -73,7 +73,7 @@ func (t *Table) Close(err error) {
 	t.closed = err
 	for i := range t.slots {
 		if s := &t.slots[i]; s.inUse && s.op.End(Cancelled, err) {
-			t.rouse(uint32(i))
+			t.wakeWaiters(uint32(i))
 		}
 	}
 }

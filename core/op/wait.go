@@ -104,8 +104,8 @@ func (s *transfer) waited() <-chan struct{} {
 	return s.wake
 }
 
-// rouse wakes all callers that wait for a transfer.
-func (t *Table) rouse(slot uint32) {
+// wakeWaiters wakes all callers that wait for a transfer.
+func (t *Table) wakeWaiters(slot uint32) {
 	s := &t.slots[slot]
 	if t.attended.Load() == (Ref{slot, s.gen}).RequestID(0) {
 		t.due = true

@@ -1,10 +1,13 @@
 package telemetry
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Sizes. An area holds what the largest group needs.
 const (
-	MaxRanks   = 48
 	MaxExperts = 8192 // per rank
 	// Capacity is the number of operations that the ring remembers.
 	Capacity = 1024
@@ -18,7 +21,7 @@ const (
 	ringOff    = expertsOff + MaxExperts*8
 	linksOff   = ringOff + Capacity*RecordBytes
 	// AreaBytes is the size of the whole area.
-	AreaBytes = linksOff + MaxRanks*LinkBytes
+	AreaBytes = linksOff + rankset.MaxRanks*LinkBytes
 )
 
 // Magic begins an area: a process that only has the file finds it by this.
@@ -79,11 +82,11 @@ const (
 	timeAt       = numTotals // in a kind's words
 	waitAt       = timeAt + NumBuckets
 	waitForAt    = waitAt + NumBuckets
-	lastAt       = waitForAt + MaxRanks
-	kindWords    = lastAt + MaxRanks
+	lastAt       = waitForAt + rankset.MaxRanks
+	kindWords    = lastAt + rankset.MaxRanks
 	rowsToAt     = kindsAt + numKinds*kindWords
-	rowsFromAt   = rowsToAt + MaxRanks
-	summaryWords = rowsFromAt + MaxRanks
+	rowsFromAt   = rowsToAt + rankset.MaxRanks
+	summaryWords = rowsFromAt + rankset.MaxRanks
 )
 
 // The summary must end before the experts begin.

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // wildWords are what a word of shared memory may hold that its owner never
 // wrote.
-var wildWords = []uint64{0, 1, MaxRanks, MaxRanks + 1, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<63 - 1, 1 << 63, 1<<64 - 1, 0x4141414141414141}
+var wildWords = []uint64{0, 1, rankset.MaxRanks, rankset.MaxRanks + 1, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<63 - 1, 1 << 63, 1<<64 - 1, 0x4141414141414141}
 
 // look does everything that a reader does with an area, and checks the shape
 // of what it gets.
@@ -80,7 +82,7 @@ func TestWildRecords(t *testing.T) {
 // FuzzArea: any words anywhere in an area cost neither a panic nor memory.
 func FuzzArea(f *testing.F) {
 	f.Add([]byte{}, uint8(3))
-	f.Add(wild(wordPlace, 1<<63-1), uint8(MaxRanks))
+	f.Add(wild(wordPlace, 1<<63-1), uint8(rankset.MaxRanks))
 	f.Add(wild(wordExperts, 1<<64-1), uint8(1))
 	f.Add(wild(wordNext, 1<<64-1), uint8(48))
 	f.Fuzz(func(t *testing.T, writes []byte, ranks uint8) {
@@ -91,7 +93,7 @@ func FuzzArea(f *testing.F) {
 			word := binary.LittleEndian.Uint32(writes) % (AreaBytes / 8)
 			a.word(int(word)).Store(binary.LittleEndian.Uint64(writes[4:]))
 		}
-		n := int(ranks)%MaxRanks + 1
+		n := int(ranks)%rankset.MaxRanks + 1
 		look(t, a, n-1, n)
 	})
 }

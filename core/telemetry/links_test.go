@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
@@ -26,11 +27,11 @@ func TestLinks(t *testing.T) {
 			Ahead: int64(-2*n - 1), HasAhead: true,
 		}
 	}
-	for rank := range MaxRanks {
+	for rank := range rankset.MaxRanks {
 		row := rowOf(rank)
 		require.Zero(t, testing.AllocsPerRun(2, func() { a.SetLink(rank, &row) }))
 	}
-	for rank := range MaxRanks {
+	for rank := range rankset.MaxRanks {
 		require.Equal(t, rowOf(rank), a.Link(rank))
 	}
 	require.Equal(t, before, a.Records(0))

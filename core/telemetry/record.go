@@ -1,5 +1,7 @@
 package telemetry
 
+import "github.com/moewire/moewire/core/group/rankset"
+
 // Kind of an operation.
 type Kind uint16
 
@@ -45,13 +47,13 @@ type Record struct {
 	Resume    int64 // the wait for the others' data began
 	Seen      int64 // all of their data was there
 	End       int64
-	Wait      int64  // ns blocked, before sending as well
-	LastAlone int64  // ns for which only Last was missing
-	RowsOut   uint32 // sent, or pulled by a combine
-	RowsIn    uint32 // received
-	Bytes     uint64 // stored by a dispatch; loaded and copied by a combine
-	Present   uint64 // bytes of memory made present ahead of use
-	Missing   uint64 // ranks that had to be waited for, one bit each
+	Wait      int64       // ns blocked, before sending as well
+	LastAlone int64       // ns for which only Last was missing
+	RowsOut   uint32      // sent, or pulled by a combine
+	RowsIn    uint32      // received
+	Bytes     uint64      // stored by a dispatch; loaded and copied by a combine
+	Present   uint64      // bytes of memory made present ahead of use
+	Missing   rankset.Set // ranks that had to be waited for
 }
 
 // Time is how long calls worked on the operation or waited for it, in ns. The
@@ -77,7 +79,7 @@ func (r *Record) words() [fieldWords]uint64 {
 		uint64(r.Start), uint64(r.Place), uint64(r.Sent), uint64(r.Resume), uint64(r.Seen), uint64(r.End),
 		uint64(r.Wait), uint64(r.LastAlone),
 		uint64(r.RowsOut) | uint64(r.RowsIn)<<32,
-		r.Bytes, r.Present, r.Missing,
+		r.Bytes, r.Present, r.Missing.Word(),
 	}
 }
 
@@ -90,7 +92,7 @@ func recordOf(sequence uint32, w *[fieldWords]uint64) Record {
 		Start: int64(w[3]), Place: int64(w[4]), Sent: int64(w[5]), Resume: int64(w[6]), Seen: int64(w[7]), End: int64(w[8]),
 		Wait: int64(w[9]), LastAlone: int64(w[10]),
 		RowsOut: uint32(w[11]), RowsIn: uint32(w[11] >> 32),
-		Bytes: w[12], Present: w[13], Missing: w[14],
+		Bytes: w[12], Present: w[13], Missing: rankset.FromWord(w[14]),
 	}
 }
 
@@ -123,7 +125,7 @@ func (r *Record) sound() bool {
 			return false
 		}
 	}
-	return (r.Kind == Dispatch || r.Kind == Combine) && r.Outcome <= Cancelled && r.Last >= -1 && r.Last < MaxRanks
+	return (r.Kind == Dispatch || r.Kind == Combine) && r.Outcome <= Cancelled && r.Last >= -1 && r.Last < rankset.MaxRanks
 }
 
 // read returns a record, unless it is being overwritten, or makes no sense.

@@ -47,7 +47,7 @@ type Stats struct {
 // Stats reads the totals. While the owner writes, numbers of one operation may
 // be there in part. The memory is shared: any process that has it mapped may
 // have written any of its words. So the caller gives the number of ranks, at
-// most MaxRanks, and the rank that owns the area. Stats takes only sums from the
+// most rankset.MaxRanks, and the rank that owns the area. Stats takes only sums from the
 // memory itself.
 func (a Area) Stats(rank, ranks int) Stats {
 	_, flags := unpair(a.load(wordFormat))

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // heap is an area outside any shared memory.
@@ -28,7 +30,7 @@ func numbered(n uint64) Record {
 		Kind: Dispatch + Kind(n%2), Outcome: Outcome(n % 3), Epoch: uint16(n), Last: int16(n%4) - 1,
 		Combine: uint32(n + 1), Tokens: uint32(n + 2), Op: n, Start: int64(n + 3), Place: int64(n + 4),
 		Sent: int64(n + 5), Resume: int64(n + 6), Seen: int64(n + 7), End: int64(n + 8), Wait: int64(n + 9),
-		LastAlone: int64(n + 10), RowsOut: uint32(n + 11), RowsIn: uint32(n + 12), Bytes: n + 13, Present: n + 14, Missing: n + 15,
+		LastAlone: int64(n + 10), RowsOut: uint32(n + 11), RowsIn: uint32(n + 12), Bytes: n + 13, Present: n + 14, Missing: rankset.FromWord(n + 15),
 	}
 }
 

@@ -1,6 +1,10 @@
 package transport
 
-import "time"
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Remote reaches the ranks of a group when this one cannot map their memory: by messages.
 // Messages from one rank to another arrive once each, whole and in the order in which
@@ -9,9 +13,9 @@ import "time"
 // lock). None blocks; none but Memory allocates in steady state. Whenever a message
 // arrives or room comes free, the rank's own bell rings (Domain.Wake of itself).
 type Remote interface {
-	// Ranks has one bit per rank that is reached so. It changes at rendezvous
+	// Ranks are the ranks that are reached so. They change at rendezvous
 	// only.
-	Ranks() uint64
+	Ranks() rankset.Set
 	// MaxMessageBytes is the length of the longest message.
 	MaxMessageBytes() int64
 	// Reserve leases memory for a message of n bytes to a rank; its contents
@@ -30,10 +34,10 @@ type Remote interface {
 	// WordAge is how old the copies of a remote rank's words may be that its Control
 	// shows now: a caller that compares two looks at them lets several of it pass.
 	WordAge() time.Duration
-	// Untaken has one bit per rank that has not released all that was posted to it, and
+	// Untaken are the ranks that have not released all that was posted to it, and
 	// may still do so. A caller that ends its use of the domain before that may lose
 	// messages.
-	Untaken() (ranks uint64)
+	Untaken() (ranks rankset.Set)
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)

@@ -10,11 +10,9 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
-)
 
-// MaxRanks is the largest number of ranks in one domain: the member set
-// shares one 64-bit word with a 16-bit epoch.
-const MaxRanks = 48
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Sentinels that callers must tell apart.
 var (
@@ -99,9 +97,9 @@ type Domain interface {
 	NumRanks() int
 	// Members is the group's membership word.
 	Members() MemberWord
-	// Present has one bit per rank that came to the last rendezvous, this one
+	// Present are the ranks that came to the last rendezvous, this one
 	// included. Control and Process return nil for the others.
-	Present() uint64
+	Present() rankset.Set
 	// Control returns the control segment of a rank (its own or a peer's).
 	Control(rank int) Segment
 	// Process returns the incarnation behind a rank's number.

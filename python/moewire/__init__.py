@@ -42,7 +42,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._flat_results import FlatHandle, FlatReceived
+    from ._ep.flat_results import FlatHandle, FlatReceived
     from .buffer import Buffer
     from .event import EventOverlap
     from .handle import Handle
@@ -87,8 +87,8 @@ __all__ = [
 _LAZY = {
     "Buffer": "buffer",
     "EventOverlap": "event",
-    "FlatHandle": "_flat_results",
-    "FlatReceived": "_flat_results",
+    "FlatHandle": "_ep.flat_results",
+    "FlatReceived": "_ep.flat_results",
     "Handle": "handle",
 }
 

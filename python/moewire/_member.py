@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from . import _abi as abi
-from . import _check, _observe, _tuning, trace
-from ._gpu import Gpu
-from ._gpu_config import refuse_unsized
-from ._numbers import switch
-from ._opaque import opaque_methods
-from ._runtime import Runtime
-from ._tuning import Tuning
+from . import trace
+from ._base import check
+from ._base.numbers import switch
+from ._base.opaque import opaque_methods
+from ._config import tuning as _tuning
+from ._config.device import refuse_unsized
+from ._config.tuning import Tuning
+from ._cpu.engine import Cpu
+from ._cuda.engine import Cuda
+from ._ep.engine import Engine
+from ._observe import recorded
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ._bootstrap import Rendezvous
+    from ._rendezvous.bootstrap import Rendezvous
 
 CONNECT_TIMEOUT_US = 60_000_000
 SLOW_AFTER_US = 1_000_000
@@ -49,34 +53,33 @@ class Member:
         self._rendezvous = rendezvous
         self.rank = rendezvous.rank
         self.group_size = rendezvous.num_ranks
-        self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
-        self.num_slots = _check.integer("num_slots", options.num_slots, 1, 64)
+        self.num_ep_buffer_bytes = check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
+        self.num_slots = check.integer("num_slots", options.num_slots, 1, 64)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
-        self._copy_outputs = _check.boolean("copy_outputs", options.copy_outputs)
-        timeout_us = _check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
-        taking_part = _check.ranks("members", options.members, self.group_size, self.rank)
-        deterministic = _check.boolean("deterministic", options.deterministic)
+        self._copy_outputs = check.boolean("copy_outputs", options.copy_outputs)
+        timeout_us = check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
+        taking_part = check.ranks("members", options.members, self.group_size, self.rank)
+        deterministic = check.boolean("deterministic", options.deterministic)
         ordered = abi.MW_CONFIG_DETERMINISTIC if deterministic else 0
         tuning = dict(_tuning.native(Tuning()) if options.tuning is None else options.tuning)
         asked = int(tuning.pop("flags"))
+        engine: type[Engine] = Cpu
         if tuning.get("device") == abi.MW_DEVICE_CUDA:
-            hint = "get_ep_buffer_size_hint"
+            engine, hint = Cuda, "get_ep_buffer_size_hint"
             refuse_unsized("cuda", "num_ep_buffer_bytes", self.num_ep_buffer_bytes, hint)
-        self.runtime = Runtime(
+        self.runtime = engine(
             rank=self.rank,
             num_ranks=self.group_size,
             num_bytes=self.num_ep_buffer_bytes,
             num_slots=self.num_slots,
-            vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
+            vector_width=check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | asked | _flags_from_environment(),
-            slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
+            slow_after_us=check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
             tuning=tuning,
             overwrites_held=self._overwrites_held,
         )
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
-            if tuning.get("device") == abi.MW_DEVICE_CUDA:
-                self.runtime.gpu = Gpu(self.runtime, int(tuning["device_ordinal"]))
             rendezvous.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
             self._finalizer()
@@ -103,8 +106,8 @@ class Member:
             DeadlineError: this rank found no other rank to begin an epoch with, or the store, which
                 the text names, did not answer.
         """
-        ranks = _check.ranks("members", members, self.group_size, self.rank)
-        timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
+        ranks = check.ranks("members", members, self.group_size, self.rank)
+        timeout_us = check.integer("timeout_us", timeout_us, -1, 1 << 62)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
 
     def members(self) -> list[int]:
@@ -141,7 +144,7 @@ class Member:
             "verbs"; "" for an absent rank), ``"device"`` (of this rank: an RDMA device, or the
             address that it listens at) and ``"why"``: the reason for the choice.
         """
-        return _observe.paths(self.runtime)
+        return recorded.paths(self.runtime)
 
     def stats(self) -> dict[str, Any]:
         """What operations cost and moved since construction, on this rank.
@@ -154,7 +157,7 @@ class Member:
             experts, ``"memory"`` what was allocated. ``"remote"`` has the traffic with ranks of
             other hosts, and the state of those ranks. docs/observability.md describes every key.
         """
-        return _observe.stats(self.runtime)
+        return recorded.stats(self.runtime)
 
     def trace(
         self,
@@ -181,11 +184,11 @@ class Member:
             InvalidArgument: ``last`` is out of its bounds.
         """
         if last is not None:
-            _check.integer("last", last, 1, (1 << 31) - 1)
+            check.integer("last", last, 1, (1 << 31) - 1)
         events: list[trace.Event] = []
         for rank in range(self.group_size) if all_ranks else [self.rank]:
-            events += trace.slices(rank, _observe.records(self.runtime, rank, last))
-        found = trace.document(events, _observe.clock(self.runtime, self.rank, all_ranks))
+            events += trace.slices(rank, recorded.records(self.runtime, rank, last))
+        found = trace.document(events, recorded.clock(self.runtime, self.rank, all_ranks))
         if path is not None:
             trace.write(found, path)
         return found
@@ -212,7 +215,7 @@ class Member:
 def _flags_from_environment() -> int:
     corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "")
     if corrupt not in ("", "combine"):
-        raise _check.refuse("MOEWIRE_TEST_CORRUPT", repr(corrupt), "combine")
+        raise check.refuse("MOEWIRE_TEST_CORRUPT", repr(corrupt), "combine")
     flags = abi.MW_CONFIG_DEBUG_FILL if switch("MOEWIRE_DEBUG") else 0
     flags |= 0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD
     return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -1,12 +1,12 @@
 """Buffer: dispatch and combine over the ranks of one group.
 
-This module constructs a buffer and sizes it. ``_packed`` and ``_flat`` have its operations,
-``_member`` its life in a group.
+This module constructs a buffer and sizes it. ``_ep`` has its operations, ``_member`` its life in a
+group.
 """
 
 from __future__ import annotations
 
-from . import _needs_torch  # noqa: F401, isort: skip
+from ._base import needs_torch  # noqa: F401, isort: skip
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from . import _abi as abi
-from . import _bootstrap, _check, _results, _tuning
-from ._flat import FlatCalls
-from ._flat_results import FlatHandle
+from ._base import check
+from ._base.opaque import opaque_methods
+from ._config import tuning as _tuning
+from ._ep.flat import FlatCalls
+from ._ep.flat_results import FlatHandle
+from ._ep.packed import PackedCalls, Received
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
-from ._opaque import opaque_methods
-from ._packed import PackedCalls, Received
-from ._rendezvous import StoreRendezvous
-from ._runtime import size_hint
-from ._store import Store
+from ._native.runtime import size_hint
+from ._rendezvous import bootstrap
+from ._rendezvous.by_store import StoreRendezvous
+from ._rendezvous.store import Store
 from .handle import Handle, Held, refuse_foreign
 
 __all__ = ["Buffer", "Received"]
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from typing_extensions import Unpack
 
-    from ._tuning import Tuning
+    from ._config.tuning import Tuning
 
 STORE_PREFIX = "moewire"
 
@@ -189,7 +191,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
             slow_after_us=slow_after_us,
             tuning=_tuning.native(tuning),
         )
-        rendezvous = _bootstrap.group_rendezvous(group, STORE_PREFIX)
+        rendezvous = bootstrap.group_rendezvous(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
         self.disable_p2p = bool(disable_p2p)
         self._open(rendezvous, num_ep_buffer_bytes, options)
@@ -248,7 +250,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
     @classmethod
     def from_exchange(
         cls,
-        exchange: _bootstrap.Exchange,
+        exchange: bootstrap.Exchange,
         rank: int,
         world_size: int,
         num_ep_buffer_bytes: int = 0,
@@ -276,7 +278,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         Returns:
             The buffer, connected. Its ``group`` is None.
         """
-        rendezvous = _bootstrap.ExchangeRendezvous(exchange, rank, world_size)
+        rendezvous = bootstrap.ExchangeRendezvous(exchange, rank, world_size)
         options = Options(
             num_slots=num_slots,
             copy_outputs=copy_outputs,
@@ -290,7 +292,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
 
     @classmethod
     def _without_group(
-        cls, rendezvous: _bootstrap.Rendezvous, num_bytes: int, options: Options
+        cls, rendezvous: bootstrap.Rendezvous, num_bytes: int, options: Options
     ) -> Buffer:
         self = cls.__new__(cls)
         self.group = None
@@ -331,17 +333,17 @@ class Buffer(PackedCalls, FlatCalls, Member):
         Raises:
             InvalidArgument: a number is out of its bounds.
         """
-        ranks = _check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
+        ranks = check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
         name = "num_max_dispatch_tokens_per_rank"
         shape = abi.mw_shape_t(
-            num_max_tokens_per_rank=_check.integer(
-                name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
+            num_max_tokens_per_rank=check.integer(
+                name, num_max_dispatch_tokens_per_rank, 1, check.MAX_TOKENS
             ),
-            hidden=_check.integer("hidden", hidden, 1, _check.MAX_HIDDEN),
+            hidden=check.integer("hidden", hidden, 1, check.MAX_HIDDEN),
             num_ranks=ranks,
-            num_experts=_check.experts(num_experts, ranks),
-            num_slots=_check.integer("num_slots", num_slots, 1, 64),
-            flags=abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0,
+            num_experts=check.experts(num_experts, ranks),
+            num_slots=check.integer("num_slots", num_slots, 1, 64),
+            flags=abi.MW_SHAPE_FP32_OUTPUTS if check.boolean("fp32_outputs", fp32_outputs) else 0,
         )
         return size_hint(shape)
 
@@ -368,13 +370,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
             StaleHandleError: the handle was released.
         """
         refuse_foreign(self.runtime, handle, Held)
-        _check.timeout(timeout_us)
+        check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
-        if self.runtime.gpu is not None:
-            room = self.runtime.gpu.combine_buffer(handle)
-            return room[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else room
-        address = self.runtime.combine_buffer(handle._id, timeout_us)
-        mapping = self.runtime.mapping(handle._result)
-        view = _results.combine_view(mapping, address, handle._plan)
+        view = self.runtime.combine_view(handle, timeout_us)
         return view[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else view

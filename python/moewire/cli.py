@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from . import _stdout
+from ._base import stdout
 from ._version import __version__
 from .errors import MoewireError
 
@@ -46,16 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0: done; 1: failed; 130: interrupted; 141: the reader of the output is
             gone.
     """
-    return _stdout.run(lambda: _run(argv))
+    return stdout.run(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:
     options = _parser().parse_args(argv)
     module = importlib.import_module(COMMANDS[options.command][0])
+    return status(f"moewire {options.command}", lambda: int(module.main(options.arguments) or 0))
+
+
+def status(name: str, command: Callable[[], int]) -> int:
+    """The exit status of a command; an error of Moewire's is printed as one line."""
     try:
-        return int(module.main(options.arguments) or 0)
+        return command()
     except MoewireError as error:
-        print(f"moewire {options.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

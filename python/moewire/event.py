@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from . import _needs_torch  # noqa: F401, isort: skip
+from ._base import needs_torch  # noqa: F401, isort: skip
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from . import _abi as abi
-from . import _check
-from ._opaque import opaque_methods
+from ._base import check
+from ._base.opaque import opaque_methods
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._torch_cuda import Place
+    from ._base.place import Place
 
 
 class NoEventError(InvalidArgument, AssertionError):
@@ -133,53 +132,41 @@ class EventOverlap:
 
 
 class How(NamedTuple):
-    """How a call on CUDA is to end; at most one of them."""
+    """How a call ends; at most one of them."""
 
     async_finish: bool
     return_recv_hook: bool
-    phase: int  # an event is recorded behind everything, so only a hook leaves something
 
 
-_AT_ONCE = How(False, False, abi.MW_PHASE_DONE)
-_BY_EVENT = How(True, False, abi.MW_PHASE_DONE)
-_BY_HOOK = How(False, True, abi.MW_PHASE_SENT)
+AT_ONCE = How(False, False)
+_BY_EVENT = How(True, False)
+_BY_HOOK = How(False, True)
 
 
 def how(async_finish: bool, return_recv_hook: bool) -> How:
-    """How a call ends, from two flags that ``phase_for`` has accepted."""
-    if return_recv_hook:
-        return _BY_HOOK
-    return _BY_EVENT if async_finish else _AT_ONCE
-
-
-def phase_for(async_finish: bool, return_recv_hook: bool) -> int:
-    """How far a call goes before it returns.
+    """How a call ends.
 
     Args:
         async_finish: whether the call returns an event.
         return_recv_hook: whether the call returns a hook.
 
     Returns:
-        A phase, ``MW_PHASE_...``.
+        One of three objects, always the same ones.
 
     Raises:
         InvalidArgument: a value is not a bool, or both are True.
     """
     if async_finish is False and return_recv_hook is False:
-        return abi.MW_PHASE_DONE
-    event = _check.boolean("async_finish", async_finish)
-    if not _check.boolean("return_recv_hook", return_recv_hook) and not event:
-        return abi.MW_PHASE_DONE
-    _check.not_both(async_finish, return_recv_hook)
-    return abi.MW_PHASE_SENT
+        return AT_ONCE
+    event = check.boolean("async_finish", async_finish)
+    hook = check.boolean("return_recv_hook", return_recv_hook)
+    check.not_both(event, hook)
+    return _BY_HOOK if hook else _BY_EVENT if event else AT_ONCE
 
 
 def completion(
-    pending: Finishable,
-    async_finish: bool,
-    return_recv_hook: bool,
-    tensors: tuple[torch.Tensor, ...],
+    pending: Finishable, how: How, tensors: tuple[torch.Tensor, ...]
 ) -> tuple[EventOverlap, Hook | None]:
     """The event and the hook that a call returns."""
-    event = EventOverlap(Event(pending), tensors) if async_finish else EventOverlap()
-    return event, Hook(pending) if return_recv_hook else None
+    event = EventOverlap(Event(pending), tensors) if how.async_finish else EventOverlap()
+    return event, Hook(pending) if how.return_recv_hook else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from . import _needs_torch  # noqa: F401, isort: skip
+from ._base import needs_torch  # noqa: F401, isort: skip
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import _abi as abi
-from ._numbers import refuse
-from ._opaque import opaque_methods
-from ._plan import Plan
-from ._runtime import Runtime
+from ._base.numbers import refuse
+from ._base.opaque import opaque_methods
+from ._native.plan import Plan
+from ._native.runtime import Runtime
 
 if TYPE_CHECKING:
     from typing_extensions import Self

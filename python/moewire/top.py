@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import _live, _remote_peers
+from ._observe import live, remote_peers
 
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
@@ -25,15 +25,15 @@ class Sample:
     """One rank at one moment."""
 
     time: float
-    rank: _live.Rank
-    totals: dict[str, _live.Totals]
+    rank: live.Rank
+    totals: dict[str, live.Totals]
     experts: list[int]
     waits_for: list[int]
     beat: int
-    links: list[_live.Link]
+    links: list[live.Link]
 
     @classmethod
-    def of(cls, rank: _live.Rank) -> Sample:
+    def of(cls, rank: live.Rank) -> Sample:
         area = rank.area
         now = time.monotonic()  # not before what was heard
         return cls(now, rank, area.totals, area.expert_rows, area.waits_for, area.beat, area.links)
@@ -42,13 +42,13 @@ class Sample:
 Samples = dict[int, Sample]  # by inode of the rank's memory
 
 
-def look() -> tuple[_live.Found, Samples]:
+def look() -> tuple[live.Found, Samples]:
     """Everything that can be seen now.
 
     Returns:
         The groups of this machine, and one sample per rank.
     """
-    found = _live.find()
+    found = live.find()
     return found, {rank.inode: Sample.of(rank) for group in found.groups for rank in group.ranks}
 
 
@@ -128,7 +128,7 @@ def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict
     found["last_count"] = last
     found["expert_rows"] = _difference(now.experts, before.experts if before else None)
     old_links = before.links if before else []
-    found["links"] = _remote_peers.describe_links(now.links, old_links, now.time, seconds)
+    found["links"] = remote_peers.describe_links(now.links, old_links, now.time, seconds)
     return found
 
 
@@ -140,7 +140,7 @@ def _waits(now: Sample) -> float | None:
     return max(0.0, now.time - since / 1e9)
 
 
-def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[str, Any]:
+def describe_group(group: live.Group, now: Samples, before: Samples) -> dict[str, Any]:
     """One group with all its ranks."""
     ranks = [
         describe_rank(now[rank.inode], before.get(rank.inode), group.active) for rank in group.ranks
@@ -154,7 +154,7 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
         "slowest": slowest(ranks),
         "expert_imbalance": max(rows) * len(rows) / sum(rows) if sum(rows) > 0 else None,
         "ranks": ranks,
-        "remote": _remote_peers.together(ranks),
+        "remote": remote_peers.together(ranks),
     }
 
 
@@ -247,7 +247,7 @@ def block(group: dict[str, Any]) -> list[str]:
         f"fullest expert / mean {load}",
         _HEADING,
         *(_line(rank) for rank in group["ranks"]),
-        *_remote_peers.lines(group["remote"]),
+        *remote_peers.lines(group["remote"]),
     ]
 
 

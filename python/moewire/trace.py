@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
-from . import _clocks, _input_file
+from ._observe import clocks as _clocks
+from ._observe import input_file
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from . import _live
+    from ._observe import live
 
 Event = dict[str, Any]
 
@@ -231,13 +232,13 @@ def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str]
 # What reading raises if a file is no trace.
 _NO_TRACE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError),
-    *(RecursionError, _input_file.NotReadable),
+    *(RecursionError, input_file.NotReadable),
 )
 
 
 def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
     try:
-        whole = json.loads(_input_file.read_file(path).decode("utf-8"))
+        whole = json.loads(input_file.read_file(path).decode("utf-8"))
         slices = [event for event in whole["traceEvents"] if event["ph"] == "X"]
         for event in slices:
             hash(_key(event))  # has what merging looks at
@@ -250,9 +251,9 @@ def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
 
 
 def _take(options: argparse.Namespace) -> dict[str, Any]:
-    from . import _live
+    from ._observe import live
 
-    found = _live.find()
+    found = live.find()
     groups = found.groups
     for refused in found.refused:
         _say(f"not in the trace: {refused}")
@@ -263,11 +264,11 @@ def _take(options: argparse.Namespace) -> dict[str, Any]:
         ids = ", ".join(str(group.id) for group in groups)
         given = "not" if options.group is None else options.group
         raise InvalidArgument(f"--group: {given} given; allowed: {ids}")
-    ranks = [g for g in _live.find(wanted[0].id).groups if g.id == wanted[0].id]
+    ranks = [g for g in live.find(wanted[0].id).groups if g.id == wanted[0].id]
     return _trace_of([rank for group in ranks for rank in group.ranks])
 
 
-def _trace_of(ranks: Sequence[_live.Rank]) -> dict[str, Any]:
+def _trace_of(ranks: Sequence[live.Rank]) -> dict[str, Any]:
     events: list[Event] = []
     for rank in ranks:
         events += slices(rank.rank, rank.area.records)
@@ -276,7 +277,7 @@ def _trace_of(ranks: Sequence[_live.Rank]) -> dict[str, Any]:
     return document(events, _clock(ranks))
 
 
-def _clock(ranks: Sequence[_live.Rank]) -> _clocks.Clock | None:
+def _clock(ranks: Sequence[live.Rank]) -> _clocks.Clock | None:
     """The clock of the ranks of this host, with what they know of other clocks."""
     clocks = []
     for rank in ranks:

@@ -32,6 +32,7 @@ func TestTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wrong = append(wrong, checkWordPlaces(files, wordPlaces)...)
 	for _, w := range append(wrong, CheckTables(files, layers, rooms)...) {
 		t.Error(w)
 	}
@@ -76,6 +77,16 @@ func TestCheckFinds(t *testing.T) {
 		{"wide atomics in op", "core/op/a.go", imports("go.uber.org/atomic"), ""},
 		{"not formatted", "core/op/a.go", "package p\nvar  x = 1\n", "is not formatted"},
 		{"too long", "core/op/a.go", "package p\n" + strings.Repeat("\n// x\n", MaxLines/2), "lines, at most"},
+		{"a loop over bits", "core/op/a.go", "package p\n\nfunc f(x uint64) {\n\tfor ; x != 0; x &= x - 1 {\n\t}\n}\n", "looks for bits by hand"},
+		{"the lowest bit", "core/op/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", "looks for bits by hand"},
+		{"bits of endpoints", "core/transport/shmem/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", ""},
+		{"bits in a test", "core/op/a_test.go", "package p\n\nvar f = bits.TrailingZeros64\n", ""},
+		{"another number of ranks", "core/op/a.go", "package p\n\nconst maxRanks = 48\n", "declares a number of ranks"},
+		{"a name for the number of ranks", "core/op/a.go", "package p\n\nconst maxRanks = rankset.MaxRanks\n", ""},
+		{"a word of a set in op", "core/op/a.go", "package p\n\nvar x = set.Word()\n", "no place where sets of ranks are words"},
+		{"a set of a word in op", "core/op/a.go", "package p\n\nvar x = rankset.FromWord(1)\n", "no place where sets of ranks are words"},
+		{"a word of a set in ep", "core/ep/a.go", "package p\n\nvar x = set.Word()\n", ""},
+		{"a word of a segment", "core/op/a.go", "package p\n\nvar x = segment.Word(8)\n", ""},
 		{"testdata is left alone", "core/op/testdata/a.go", imports("unsafe"), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

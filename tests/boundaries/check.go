@@ -33,6 +33,7 @@ func Check(tree fs.FS) ([]string, error) {
 		wrong = append(wrong, checkLayer(f)...)
 		wrong = append(wrong, checkRooms(f)...)
 		wrong = append(wrong, checkForm(f)...)
+		wrong = append(wrong, checkRankSets(f)...)
 	}
 	return wrong, nil
 }

@@ -35,8 +35,11 @@ var layers = []layer{
 	{"core/internal/testenv", nil},
 	{"core/op", nil},
 	{"core/pool", nil},
-	{"core/ep/layout", nil},
-	{"core/ep/membership", nil},
+	{"core/group/rankset", nil},
+
+	// The numbers that ranks share.
+	{"core/group/membership", []string{"core/group/rankset"}},
+	{"core/ep/layout", []string{"core/group/rankset"}},
 
 	{"core/internal/safego", []string{"core/origin"}},
 	{"core/internal/sys", []string{"core/origin"}},
@@ -44,7 +47,7 @@ var layers = []layer{
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/origin", "core/internal/dl"}},
-	{"core/telemetry", []string{"core/internal/sys"}},
+	{"core/telemetry", []string{"core/group/rankset", "core/internal/sys"}},
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
@@ -58,52 +61,53 @@ var layers = []layer{
 	// The queue by which kernels ask the host for something.
 	{"core/device/cuda/fifo", nil},
 	{"core/device/cuda/fifo/fifotest", []string{"core/device/cuda/fifo"}},
-	{"core/device/cuda", []string{"core/ep/layout", "core/internal/..."}},
+	{"core/device/cuda", []string{"core/group/rankset", "core/ep/layout", "core/internal/..."}},
 	// Times the engine on a GPU, and what it is compared with.
 	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench/probe", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench", []string{
-		"core/device/cuda", "core/device/cuda/images", "core/ep/layout", "core/internal/...",
+		"core/group/membership", "core/device/cuda", "core/device/cuda/images", "core/ep/layout", "core/internal/...",
 		"core/device/cuda/gpubench/baseline", "core/device/cuda/gpubench/probe",
 	}},
 	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 
-	{"core/transport", nil},
-	{"core/transport/transporttest", []string{"core/transport", "core/internal/testenv"}},
-	{"core/transport/inproc", []string{"core/transport"}},
-	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
+	{"core/transport", []string{"core/group/rankset"}},
+	{"core/transport/transporttest", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/testenv"}},
+	{"core/transport/inproc", []string{"core/group/rankset", "core/group/membership", "core/transport"}},
+	{"core/transport/shm", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/..."}},
 	// Carriers.
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
 	{"core/transport/shmem", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
 	// Device memory of one rank in the processes of others.
-	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
+	{"core/transport/cudaipc", []string{"core/group/rankset", "core/transport", "core/device/cuda", "core/internal/..."}},
 	// Memory of links that kernels fill and read.
 	{"core/transport/cudaring", []string{"core/transport", "core/device/cuda", "core/internal/sys"}},
 	// Messages for kernels.
-	{"core/transport/proxy", []string{"core/transport", "core/device/cuda/fifo", "core/internal/safego"}},
+	{"core/transport/proxy", []string{"core/group/rankset", "core/transport", "core/device/cuda/fifo", "core/internal/safego"}},
 
 	// Messages between ranks, over any carrier.
-	{"core/link", []string{"core/transport", "core/wire", "core/internal/..."}},
+	{"core/link", []string{"core/group/rankset", "core/transport", "core/wire", "core/internal/..."}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/multihost", []string{
+		"core/group/rankset", "core/group/membership",
 		"core/transport", "core/transport/shm", "core/link", "core/wire", "core/internal/...",
 	}},
 	// Connections to many peers, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/internal/safego"}},
-	// One carrier for whoever has no ranks, only peers.
+	// One carrier for programs that have no ranks, only peers.
 	{"core/fabric", []string{
 		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
 	}},
 
 	{"core/ep", []string{
-		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
+		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/op", "core/telemetry",
 		"core/transport", "core/device", "core/internal/safego",
 	}},
 	// The same on a GPU.
 	{"core/ep/gpu", []string{
-		"core/ep", "core/ep/layout", "core/ep/membership", "core/transport", "core/transport/cudaipc", "core/transport/proxy",
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/transport", "core/transport/cudaipc", "core/transport/proxy",
 		"core/device", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
@@ -111,7 +115,7 @@ var layers = []layer{
 	{"core/node", []string{
 		"core/ep", "core/ep/gpu", "core/ep/layout", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/transport/cudaring", "core/transport/multihost", "core/transport/shm", "core/transport/tcp",
-		"core/transport/verbs", "core/link", "core/op", "core/telemetry", "core/wire",
+		"core/transport/verbs", "core/group/rankset", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},
 
 	{"capi", []string{"core/..."}},

@@ -6,7 +6,7 @@ import (
 )
 
 // CheckTables returns what is wrong with the tables themselves, one sentence
-// each: a line that says nothing about the tree allows what nobody decided.
+// each: a line that says nothing about the tree allows what was never decided.
 func CheckTables(files []goFile, layers []layer, rooms []room) []string {
 	var wrong []string
 	for i, l := range layers {

@@ -1,7 +1,7 @@
 /*
  * One of two ranks on CUDA that treat each other as ranks of other hosts. Each is a
  * process: cuda_hosts RANK FOLDER DRIVER. The ranks exchange metadata by files in FOLDER.
- * The device is the emulated one, whose memory is the process's own.
+ * The device is the emulated one, which uses the process's own memory.
  */
 #include "driver.h"
 

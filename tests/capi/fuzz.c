@@ -1,7 +1,7 @@
 /*
  * fuzz SEED SECONDS: calls every function with mutated structs, sizes, flags,
  * ids, NULLs and misaligned addresses, on a buffer that is its own group, on one
- * that mostly lacks its peer, and on two whose calls wait for one another.
+ * that mostly lacks its peer, and on two that wait for one another's calls.
  * Memory that the contract lets the library read is always there. Nothing may
  * crash or hang, a failure says why and writes nothing, and the first buffer
  * computes right throughout.

@@ -1,5 +1,5 @@
 /*
- * One rank of a group whose ranks are threads of this process: its buffer, and
+ * One rank of a group. The ranks are threads of this process: a rank's buffer, and
  * the calls on it with their usual arguments.
  */
 #ifndef RANK_H

@@ -1,4 +1,4 @@
-/* Dispatches and combines whose arguments must be refused, and consume nothing. */
+/* Dispatches and combines with arguments that must be refused, and consume nothing. */
 #ifndef REFUSALS_H
 #define REFUSALS_H
 

@@ -1,7 +1,7 @@
 """The C ABI, from C: compiled strictly, run under the address and undefined-behaviour sanitizers.
 
-The programs run against the library as it is shipped, and against one whose own C code, shim and
-kernels, is under the address sanitizer too.
+The programs run against the library as it is shipped, and against one in which the library's own
+C code, shim and kernels, is under the address sanitizer too.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def asan_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["as shipped", pytest.param("sanitized", marks=pytest.mark.all)])
 def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
-    """The library as users get it, and one whose own C code is checked as well."""
+    """The library as users get it, and one that has its own C code checked as well."""
     if request.param == "as shipped":
         return library
     path: Path = request.getfixturevalue("asan_library")

@@ -1,8 +1,9 @@
 package chaos
 
 import (
-	"math/bits"
 	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // update plays the store of a rendezvous: it decides which ranks come, and the epoch
@@ -122,11 +123,11 @@ func (g *group) settleIn(participants []*child) {
 }
 
 // found makes the first epoch of processes that are all new.
-func (g *group) found(ranks uint64) {
+func (g *group) found(ranks rankset.Set) {
 	g.t.Helper()
 	var participants []*child
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		participants = append(participants, g.start(bits.TrailingZeros64(rest)))
+	for r := range ranks.All() {
+		participants = append(participants, g.start(r))
 	}
 	g.update(participants, never, testTimeout)
 }
@@ -134,9 +135,9 @@ func (g *group) found(ranks uint64) {
 func never() bool { return false }
 
 // setOf returns the ranks of some children.
-func setOf(cs []*child) (set uint64) {
+func setOf(cs []*child) (set rankset.Set) {
 	for _, c := range cs {
-		set |= 1 << c.rank
+		set = set.With(c.rank)
 	}
 	return set
 }

@@ -3,6 +3,8 @@ package chaos
 import (
 	"slices"
 	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // change updates the membership: the playing ranks, or most of them; fenced ranks that
@@ -68,31 +70,31 @@ func (c *chaos) armOne(participants []*child) *child {
 
 // afterStruck counts a fault in a rendezvous, or takes it back, and returns the ranks
 // that may be late because of it.
-func (c *chaos) afterStruck(v *child) (late uint64) {
+func (c *chaos) afterStruck(v *child) (late rankset.Set) {
 	if v == nil {
-		return 0
+		return rankset.Set{}
 	}
 	if !c.within(20*time.Millisecond, func() bool { return v.fired != nil || v.ended }) {
 		c.disarm(v)
 	}
 	if v.fired == nil {
 		c.missed++
-		return 0
+		return rankset.Set{}
 	}
 	c.hits(v)
 	v.struck = false
 	if v.fault.Kind == delay {
-		late = 1 << v.rank
+		late = rankset.Of(v.rank)
 	}
 	return late
 }
 
 // absent returns the members of the new epoch that were struck before or while
 // they began it: the others find that out.
-func (c *chaos) absent() (set uint64) {
+func (c *chaos) absent() (set rankset.Set) {
 	for _, p := range c.current {
 		if p != nil && (p.doomed || p.stopped || p.ended) {
-			set |= 1 << p.rank
+			set = set.With(p.rank)
 		}
 	}
 	return set
@@ -138,7 +140,7 @@ func (c *chaos) candidate(r int) *child {
 // fresh starts processes for all ranks that have none among some.
 func (c *chaos) fresh(some []*child) (cs []*child) {
 	for r := range c.ranks {
-		if setOf(some)>>r&1 == 0 {
+		if !setOf(some).Has(r) {
 			cs = append(cs, c.start(r))
 		}
 	}
@@ -149,7 +151,7 @@ func (c *chaos) fresh(some []*child) (cs []*child) {
 func (c *chaos) foundAgain() {
 	c.log("nobody is left")
 	clear(c.current)
-	c.found(1<<c.ranks - 1)
+	c.found(rankset.Upto(c.ranks))
 }
 
 // dismiss closes processes that were replaced, and sometimes others that are

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
@@ -104,7 +105,7 @@ func newChaos(t *testing.T, at place, ranks int, struck faultCounts) *chaos {
 	t.Logf("seed %d", seed)
 	c := &chaos{group: newGroup(t, options{ranks: ranks, place: at, seed: seed, timeout: at.deadline(ranks)}), struck: struck}
 	c.r = rand.New(rand.NewPCG(seed, uint64(ranks)))
-	c.found(1<<ranks - 1)
+	c.found(rankset.Upto(ranks))
 	return c
 }
 
@@ -114,7 +115,7 @@ func runChaos(t *testing.T, at place, ranks, faults int, struck faultCounts) {
 		c.round()
 	}
 	c.change(false)
-	c.settle(0, 0)
+	c.settle(rankset.Set{}, rankset.Set{})
 	c.finish()
 	t.Logf("%d faults, %d processes, %d updates, %d steps; %d points not passed; lost beside those: %d without a quorum, %d late ranks, %d others",
 		c.count, len(c.children), c.updates, c.steps, c.missed, c.outnumbered, c.early, c.unfair)
@@ -249,14 +250,14 @@ func (c *chaos) pick() *child {
 
 // resolve waits until the group has seen what the faults have done.
 func (c *chaos) resolve(victims []*child) {
-	var must, may uint64
+	var must, may rankset.Set
 	for _, v := range victims {
 		switch v.fault.Kind {
 		case kill, stop:
-			must |= 1 << v.rank
+			must = must.With(v.rank)
 		default: // it may stand still while another one's suspicion lasts
 			if v.fault.Kind == delay || len(victims) > 1 {
-				may |= 1 << v.rank
+				may = may.With(v.rank)
 			}
 		}
 	}
@@ -280,18 +281,18 @@ func (c *chaos) goesOn(v *child, victims []*child) bool {
 // settle waits until every rank that takes part has gone on for some steps after
 // the loss of the ranks in must. Ranks in may can be lost as well; the loss of others
 // is noted.
-func (c *chaos) settle(must, may uint64) {
+func (c *chaos) settle(must, may rankset.Set) {
 	before := c.playing()
 	marks := make([]uint64, len(before))
 	for i, p := range before {
 		marks[i] = p.steps
-		if must>>p.rank&1 == 1 {
+		if must.Has(p.rank) {
 			p.playing = false
 		}
 	}
 	c.await("everybody to go on", func() bool {
 		for i, p := range before {
-			if must>>p.rank&1 == 0 && p.playing && !p.ended && (p.set&must != 0 || p.steps < marks[i]+2) {
+			if !must.Has(p.rank) && p.playing && !p.ended && (!p.set.And(must).Empty() || p.steps < marks[i]+2) {
 				return false
 			}
 		}
@@ -308,19 +309,19 @@ func (c *chaos) settle(must, may uint64) {
 }
 
 // judge looks for ranks that were lost although no fault had struck them.
-func (c *chaos) judge(before []*child, must, may uint64) {
-	rest := setOf(before) &^ must &^ may
+func (c *chaos) judge(before []*child, must, may rankset.Set) {
+	rest := setOf(before).Minus(must).Minus(may)
 	busy := c.busy(before)
 	for _, p := range before {
-		if rest>>p.rank&1 == 1 && p.fenced && (p.gap >= lateFrom || busy) {
-			rest &^= 1 << p.rank
+		if rest.Has(p.rank) && p.fenced && (p.gap >= lateFrom || busy) {
+			rest = rest.Without(p.rank)
 			c.early++
 		}
 	}
 	few := c.few(rest)
 	for _, p := range before {
 		switch {
-		case rest>>p.rank&1 == 0 || !p.fenced:
+		case !rest.Has(p.rank) || !p.fenced:
 		case few:
 			c.outnumbered++
 		default:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
@@ -32,7 +33,7 @@ type child struct {
 	fired   *event
 	cleared bool // it has disarmed
 	struck  bool // a fault of this round has hit it
-	set     uint64
+	set     rankset.Set
 	setAt   int64
 	steps   uint64
 	gap     time.Duration
@@ -64,7 +65,7 @@ func (s *safeBuffer) String() string {
 // apply notes what a child has told.
 func (c *child) apply(g *group, e event) {
 	g.t.Helper()
-	if e.What != "step" || e.Set != c.set {
+	if e.What != "step" || rankset.FromWord(e.Set) != c.set {
 		g.log("%v: %s seq %d set %b step %d gap %v %v %s", c, e.What, e.Seq, e.Set, e.Steps, e.Gap, e.Point, e.Text)
 	}
 	switch e.What {
@@ -100,10 +101,10 @@ func (c *child) errs(g *group, e event) {
 
 // goesOn notes which members a playing child sees, and since when.
 func (c *child) goesOn(e event) {
-	if e.Set != c.set {
+	if rankset.FromWord(e.Set) != c.set {
 		c.setAt = e.At
 	}
-	c.set, c.steps, c.playing = e.Set, e.Steps, true
+	c.set, c.steps, c.playing = rankset.FromWord(e.Set), e.Steps, true
 }
 
 // meets notes an answer in a rendezvous.

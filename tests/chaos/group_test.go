@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // testTimeout is how long the parent waits for anything. Nothing takes a tenth
@@ -40,7 +42,7 @@ type group struct {
 	sockets  []string
 	history  []string
 	term     uint64
-	agreed   uint64 // the members, as all ranks saw them last
+	agreed   rankset.Set // the members, as all ranks saw them last
 	seq      int
 	founded  int // groups: one that has lost all ranks cannot go on
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // inFlight is one dispatch of this rank, and its results.
@@ -20,7 +21,7 @@ type inFlight struct {
 	counts  []int32
 	layout  []int64
 	pending *ep.Pending
-	before  uint64 // members when it began
+	before  rankset.Set // members when it began
 	apart   uint64
 }
 
@@ -83,13 +84,13 @@ func (f *inFlight) check() error {
 // lost; a rank that was lost before has not come back.
 func (f *inFlight) checkMask() error {
 	after := f.r.members()
-	if after == 0 {
+	if after.Empty() {
 		return nil // out meanwhile: the next call says so
 	}
 	for t, v := range f.mask {
-		member := after>>t&1 == 1 && f.apart>>t&1 == 0
-		if v == 0 && member || v == 1 && f.before>>t&1 == 0 {
-			return fmt.Errorf("operation %d: mask %v with members %b before and %b after, %b apart", f.res.Op, f.mask, f.before, after, f.apart)
+		member := after.Has(t) && f.apart>>t&1 == 0
+		if v == 0 && member || v == 1 && !f.before.Has(t) {
+			return fmt.Errorf("operation %d: mask %v with members %v before and %v after, %b apart", f.res.Op, f.mask, f.before, after, f.apart)
 		}
 	}
 	return nil

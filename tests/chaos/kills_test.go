@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestKillToReturn: how long after a kill -9 a survivor returns that waits in
@@ -28,7 +30,7 @@ const returnsIn = 5 * time.Second
 func timeKills(t *testing.T, at place, ranks int, resident int64, kills int) {
 	g := newGroup(t, options{ranks: ranks, place: at, seed: newSeed(), timeout: -1, resident: resident})
 	r := rand.New(rand.NewPCG(g.seed, 1))
-	g.found(1<<ranks - 1)
+	g.found(rankset.Upto(ranks))
 	var took []time.Duration
 	for range kills {
 		took = append(took, g.timeKill(r)...)
@@ -56,7 +58,7 @@ func (g *group) timeKill(r *rand.Rand) (took []time.Duration) {
 	g.signal(victim, syscall.SIGKILL)
 	rest := g.playing()
 	g.await("the survivors", func() bool {
-		return !slices.ContainsFunc(rest, func(c *child) bool { return c.set>>victim.rank&1 == 1 })
+		return !slices.ContainsFunc(rest, func(c *child) bool { return c.set.Has(victim.rank) })
 	})
 	for _, c := range rest {
 		took = append(took, time.Duration(c.setAt-at.UnixNano()))
@@ -70,9 +72,9 @@ func (g *group) timeKill(r *rand.Rand) (took []time.Duration) {
 }
 
 // absentee is the lowest rank that is not in the set.
-func absentee(ranks int, set uint64) int {
+func absentee(ranks int, set rankset.Set) int {
 	for r := range ranks {
-		if set>>r&1 == 0 {
+		if !set.Has(r) {
 			return r
 		}
 	}

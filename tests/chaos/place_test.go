@@ -96,7 +96,7 @@ func (r *rank) checkPaths(d *multihost.Domain) error {
 		switch {
 		case p.Rank == r.num:
 			want = "self"
-		case d.Present()>>p.Rank&1 == 0:
+		case !d.Present().Has(p.Rank):
 			want = ""
 		case r.place.host(p.Rank, r.ranks) == own:
 			want = "shm"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
@@ -48,7 +49,7 @@ type rank struct {
 	playing   bool
 	term      uint64
 	steps     uint64
-	told      uint64 // members, as the parent knows
+	told      rankset.Set // members, as the parent knows
 	toldAt    time.Time
 	changedAt time.Time // when a call returned that found others
 }
@@ -79,7 +80,7 @@ func newRank() *rank {
 
 func (r *rank) buffer() *ep.Buffer { return r.ep.Load() }
 
-func (r *rank) members() uint64 {
+func (r *rank) members() rankset.Set {
 	r.trap.tick() // so that checking what came counts as being late, too
 	ranks := r.buffer().Members()
 	if ranks != r.told && r.changedAt.IsZero() {
@@ -166,7 +167,7 @@ func (r *rank) step() {
 	}
 	if set := r.members(); set != r.told || time.Since(r.toldAt) > 3*time.Millisecond {
 		r.told, r.toldAt = set, time.Now()
-		r.say("step", event{Set: set, Seq: int(r.term)})
+		r.say("step", event{Set: set.Word(), Seq: int(r.term)})
 		r.changedAt = time.Time{}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestOneLostRankCostsOne: a rank stops at any point of a call, and only this rank is
@@ -39,12 +41,12 @@ func (c *chaos) stopOne() {
 		return
 	}
 	c.hits(v)
-	c.settle(1<<v.rank, 0)
+	c.settle(rankset.Of(v.rank), rankset.Set{})
 	v.struck = false
 	c.resume(v)
 	c.await("the fenced rank to say so", func() bool { return v.fenced })
 	c.update(all, never, testTimeout)
-	c.settle(0, 0)
+	c.settle(rankset.Set{}, rankset.Set{})
 }
 
 // TestNoticed: both ranks whose combine gives one wrong bit are noticed. So the
@@ -57,7 +59,7 @@ func TestNoticed(t *testing.T) {
 
 func noticeAt(t *testing.T, at place) {
 	g := newGroup(t, options{ranks: 2, place: at, seed: newSeed(), timeout: deadline, corrupt: true})
-	g.found(0b11)
+	g.found(rankset.Of(0, 1))
 	for _, c := range g.children {
 		g.await("a rank to notice", func() bool { return c.answer.What == "wrong" || c.fenced || c.ended })
 		require.Contains(t, c.answer.Text, "differs")

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -39,7 +40,7 @@ func (f tappedRemote) Release(rank int) {
 	f.Remote.Release(rank)
 }
 
-func (f tappedRemote) Untaken() uint64 {
+func (f tappedRemote) Untaken() rankset.Set {
 	f.trap.hit(atUntaken)
 	return f.Remote.Untaken()
 }

@@ -23,7 +23,7 @@ type command struct {
 type event struct {
 	What  string // see child.apply
 	Seq   int
-	Set   uint64
+	Set   uint64 // ranks
 	Steps uint64
 	At    int64 // UnixNano: step: when a call found another set; fired
 	Gap   time.Duration

@@ -54,17 +54,15 @@ def test_demo_notices_a_corrupted_combine(start) -> None:
 def test_generate_under_torchrun(start, tmp_path: Path) -> None:
     """Own prompts, on more ranks than prompts; greedy."""
     output = start(
-        "torchrun", "--standalone", "--nproc-per-node", "4", ROOT / "examples" / "generate.py",
-        "--prompt", "In the beginning", "--prompt", "Émile said", "--tokens", "24",
-        "--temperature", "0", "--picture", tmp_path / "traffic.svg",
+        "torchrun", "--standalone", "--nproc-per-node", "2", ROOT / "examples" / "generate.py",
+        "--prompt", "Émile said", "--tokens", "24", "--temperature", "0",
+        "--picture", tmp_path / "traffic.svg",
     ).stdout  # fmt: skip
-    assert "ok   2 texts, 48 tokens: equal, token for token" in output
+    assert re.search(r"ok   1 texts?, 24 tokens: equal, token for token", output)
     assert "BAD" not in output
     rows = re.findall(r"^ +(\d) +24 +(\d+) +(\d+) +× 4 × 2 = ", output, re.M)
     assert [(int(joined), int(tokens) > 0) for _, joined, tokens in rows] == [
         (0, True),
-        (0, True),
-        (24, False),
         (24, False),
     ]
     ElementTree.parse(tmp_path / "traffic.svg")

@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "python" / "exchang
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
-@pytest.mark.all
+@pytest.mark.long
 def test_one_shape(start) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     output = start(*command, PROGRAM, "--shapes", "1", "--iterations", "3").stdout

@@ -13,7 +13,7 @@ import sglang_elastic as elastic
 import sglang_jobs as jobs
 
 from harness.on_cuda import Waiting, current_device
-from moewire import _runtime
+from moewire._native import runtime
 
 
 def layers(driver: str, backend: str, dtype: str, hook: bool) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _launched(backend: str) -> list[int]:
 
     buffer = client.shared_buffer(backend)
     core = buffer._buffer if backend == "deepep" else buffer
-    assert isinstance(core, moewire.Buffer) and core.runtime.gpu is not None, type(buffer)
-    library: Any = _runtime.library()
+    assert isinstance(core, moewire.Buffer) and not core.runtime.drives, type(buffer)
+    library: Any = runtime.library()
     assert isinstance(library, Waiting)
     return [library.launched[name] for name in ("buffer_dispatch", "buffer_combine")]

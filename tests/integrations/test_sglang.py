@@ -60,9 +60,16 @@ def test_every_order_of_two_batch_overlap(server: EngineServer, size: int, backe
         assert answer["operations"] == [answer["passes"]] * 2
 
 
-@pytest.mark.parametrize("hook", [True, False], ids=["hook", "event"])
 @pytest.mark.parametrize(
-    ("backend", "dtype"), [("mooncake", "fp8"), ("deepep", "fp8"), ("deepep", "bf16")]
+    ("backend", "dtype", "hook"),
+    [
+        pytest.param("mooncake", "fp8", True, id="mooncake-fp8-hook"),
+        pytest.param("mooncake", "fp8", False, id="mooncake-fp8-event", marks=pytest.mark.long),
+        pytest.param("deepep", "fp8", True, id="deepep-fp8-hook", marks=pytest.mark.long),
+        pytest.param("deepep", "fp8", False, id="deepep-fp8-event"),
+        pytest.param("deepep", "bf16", True, id="deepep-bf16-hook"),
+        pytest.param("deepep", "bf16", False, id="deepep-bf16-event", marks=pytest.mark.long),
+    ],
 )
 def test_rows_and_results_on_cuda(
     server: EngineServer, cuda_driver: str, backend: str, dtype: str, hook: bool
@@ -86,7 +93,7 @@ def test_rows_and_results_between_hosts(
         assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["deepep", pytest.param("mooncake", marks=pytest.mark.long)])
 def test_two_batch_overlap_on_cuda(server: EngineServer, cuda_driver: str, backend: str) -> None:
     for answer in server.run(2, "sglang_cuda_jobs.schedules", cuda_driver, backend, **ON):
         assert answer["wrong"] == [] and answer["orders"] == 13

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from integration_ranks import run
 
-SIZES = (2, 4)
+SIZES = (2, pytest.param(4, marks=pytest.mark.long))
 NAMES = ("mixtral", "deepseek_v3", "qwen3_moe", "olmoe", "gpt_oss")
 LAYERS, ROUND = 2, 16  # MoE layers of each model; tokens of a round, as in integration_jobs
 BF16 = 2.0**-8  # its unit roundoff

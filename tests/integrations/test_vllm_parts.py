@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration_ranks import run
 
-from moewire import InvalidArgument, UnsupportedError, _devices
-from moewire.integrations import _buffers, _engines, _plugin
+from moewire import InvalidArgument, UnsupportedError
+from moewire.integrations import _buffers, _devices, _engines, _plugin
 from moewire.integrations.vllm import (
     _flat,
     _float32,

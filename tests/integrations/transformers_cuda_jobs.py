@@ -17,8 +17,9 @@ from integration_jobs import HOOKED
 
 import moewire.integrations.transformers as moe
 from harness.on_cuda import Waiting, current_device
-from moewire import InvalidArgument, _runtime
-from moewire._devices import SWITCH
+from moewire import InvalidArgument
+from moewire._native import runtime
+from moewire.integrations._devices import SWITCH
 
 LENGTH, MOST, FEW = 9, 64, 5
 
@@ -43,7 +44,7 @@ def everything(root: str, driver: str, name: str) -> dict[str, Any]:
         with torch.inference_mode():
             answer = {"logits": torch.equal(spread(there).logits.cpu(), alone)}
         answer["launched"] = _launched()
-        answer["on_cuda"] = [one.runtime.gpu is not None for one in moe.buffers(spread)]
+        answer["on_cuda"] = [not one.runtime.drives for one in moe.buffers(spread)]
         answer["rounds"] = _rounds(spread, there, alone)
         answer["wrong"] = _differing(_gradients(spread, there), want)
         answer["join"] = _join(spread, there, alone)
@@ -138,6 +139,6 @@ def _refused(model: Any) -> str:
 
 
 def _launched() -> int:
-    library: Any = _runtime.library()
+    library: Any = runtime.library()
     assert isinstance(library, Waiting)
     return library.launched["buffer_dispatch"]

@@ -21,7 +21,7 @@ from vllm_contract import EXPERTS
 
 import moewire.integrations.vllm as plugin
 from harness.on_cuda import Waiting, current_device
-from moewire import _runtime
+from moewire._native import runtime
 from moewire.integrations.vllm import _platform
 
 
@@ -62,8 +62,8 @@ def _on_cuda(driver: str) -> Iterator[None]:
 
 
 def _launched() -> dict[str, int]:
-    library: Any = _runtime.library()
+    library: Any = runtime.library()
     assert isinstance(library, Waiting) and plugin.buffers()
-    assert all(buffer.runtime.gpu is not None for buffer in plugin.buffers())
+    assert all(not buffer.runtime.drives for buffer in plugin.buffers())
     names = {"num_dispatches": "buffer_dispatch", "num_combines": "buffer_combine"}
     return {name: library.launched[call] for name, call in names.items()}

@@ -1,4 +1,4 @@
-"""Teams of processes whose ranks lie on several hosts, or behave as if they did."""
+"""Teams of processes: ranks on several hosts, or that behave as if they were."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS / "python"))
+sys.path[:0] = [str(TESTS / "python"), str(TESTS / "bench")]
 if importlib.util.find_spec("moewire") is None:
     sys.path.insert(0, str(TESTS.parent / "python"))
 

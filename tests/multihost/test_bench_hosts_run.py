@@ -1,4 +1,4 @@
-"""``moewire bench hosts`` between two namespaces, small and short, and what it leaves behind."""
+"""``tests/bench hosts`` between two namespaces, small and short, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = ["--tokens", "8", "--hidden", "128", "--experts", "8", "--topk", "2", "-
 # The interrupt must work even where the process that runs the tests ignores it.
 MAIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from moewire.cli import main; sys.exit(main(['bench', 'hosts', *sys.argv[1:]]))"
+    "sys.argv[1:1] = ['hosts']; from documents import command; sys.exit(command())"
 )
 
 

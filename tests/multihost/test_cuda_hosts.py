@@ -1,4 +1,4 @@
-"""Buffers on CUDA whose ranks are on several hosts, over the emulated driver."""
+"""Buffers on CUDA with ranks on several hosts, over the emulated driver."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from harness.team import Team
 from hosts import clocked, observed
 from hosts.layout import hosts, placed
 from hosts.network import NIC, Wired
-from moewire import _clocks, trace
+from moewire import trace
+from moewire._observe import clocks as _clocks
 
 
 @pytest.fixture(scope="session")

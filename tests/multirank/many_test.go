@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // manyRounds is how many dispatches with combines come before the loss, and
@@ -22,7 +22,7 @@ func manyRanks() int {
 	if short() {
 		return 8
 	}
-	return layout.MaxRanks
+	return rankset.MaxRanks
 }
 
 // middleRounds lasts about as long as the kill may take to come.
@@ -102,8 +102,8 @@ func many(e *env) error {
 	if err := e.rounds(manyRounds, manyRounds, victim); err != nil {
 		return err
 	}
-	if members := e.buf.Members(); members>>victim&1 != 0 || members>>e.rank&1 != 1 {
-		return fmt.Errorf("members are %#x: this one must be among them, rank %d not", members, victim)
+	if members := e.buf.Members(); members.Has(victim) || !members.Has(e.rank) {
+		return fmt.Errorf("members are %v: this one must be among them, rank %d not", members, victim)
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-"""The team of processes and the seed; makes ``harness`` importable here and in children."""
+"""The team of processes and the seed; makes ``harness`` and tests/bench importable here and in
+children."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "bench")]
 if importlib.util.find_spec("moewire") is None:
     sys.path.insert(0, str(HERE.parents[1] / "python"))
 

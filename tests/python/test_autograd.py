@@ -13,8 +13,9 @@ import torch.distributed as dist
 import moewire
 from harness import jobs_autograd
 from harness.team import Team
-from moewire import _piggyback, autograd
-from moewire._flat_results import FlatRows
+from moewire import autograd
+from moewire._ep.flat_results import FlatRows
+from moewire.autograd import _piggyback
 
 FORMS = pytest.mark.parametrize("flat", [False, True], ids=["packed", "flat"])
 

@@ -1,4 +1,4 @@
-"""``moewire bench``: its floor, its peers, what it prints and writes."""
+"""``moewire bench`` and ``tests/bench``: their floor, their peers, what they print and write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+import documents
+from documents import overlap, shapes
+from documents.peers import venvs
 from harness import jobs_bench
 from harness.team import Team
-from moewire.bench import cases, chart, compiler, idle, overlap, report, tables
-from moewire.bench import main as bench_main
+from moewire.bench import cases, chart, compiler, idle, report, tables
 from moewire.bench import options as bench_options
-from moewire.bench.peers import venvs
 from moewire.errors import InvalidArgument, MoewireError
 
 Environment = dict[str, str]
@@ -137,7 +138,6 @@ def test_several_shapes_and_both_charts(environment: Environment, tmp_path: Path
         ["--tokens", "0"],
         ["--dtype", "fp4"],
         ["--peers", "nccl"],
-        ["--tables", "nothing"],
         ["--repeat", "0"],
         ["--plot", "chart.txt"],
         ["--threads", "0"],
@@ -167,20 +167,26 @@ def test_a_case_that_needs_too_much_memory_is_said_so(environment: Environment) 
 
 
 def test_every_table_can_be_asked_for() -> None:
-    for name in cases.TABLES:
-        assert _choose("--tables", name) == cases.TABLES[name]
+    for name, table in shapes.TABLES.items():
+        assert cases.checked(table) and shapes.chosen([name]) == (table, [])
 
 
 def test_overlap_is_a_table_of_its_own() -> None:
-    def chosen(*arguments: str) -> tuple[int, list[cases.Case]]:
-        options = bench_options.parser(None).parse_args(arguments)
-        bench_options.complete(options)
-        return len(cases.chosen(options)), cases.overlapping(options)
+    assert shapes.chosen(["overlap"]) == ([], shapes.OVERLAP)
+    assert shapes.chosen(["main", "overlap"]) == (shapes.TABLES["main"], shapes.OVERLAP)
+    with pytest.raises(InvalidArgument, match=r"^--tables nothing: allowed: main,"):
+        shapes.chosen(["nothing"])
 
-    assert chosen("--tables", "overlap") == (0, cases.OVERLAP)
-    assert chosen("--tables", "main,overlap") == (len(cases.TABLES["main"]), cases.OVERLAP)
-    assert chosen()[1] == cases.OVERLAP
-    assert chosen("--quick")[1] == chosen("--tables", "main")[1] == chosen("--ranks", "2")[1] == []
+
+def test_what_tests_bench_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape alone, or tables: all of them where none is named."""
+    asked: list[Any] = []
+    monkeypatch.setattr(documents.bench, "run", lambda options, *rest: asked.append(rest))
+    for words in (["--ranks", "2"], ["--quick"], ["--tables", "main"], []):
+        documents.main([*words, "--peers", "openmpi"])
+    everything = [case for table in shapes.TABLES.values() for case in table]
+    assert [rest[0] for rest in asked[1:]] == [cases.QUICK, shapes.TABLES["main"], everything]
+    assert len(asked[0]) == 1 and [list(rest[1]) for rest in asked[2:]] == [[], ["overlap"]]
 
 
 def test_overlap_measures(team: Team) -> None:
@@ -190,7 +196,7 @@ def test_overlap_measures(team: Team) -> None:
     # Those of the job are other delays, as many: they last.
     assert [(row["operation"], row["delay_ms"]) for row in rows] == expected
     assert all(row["overlapped_us"] > 0 and row["work_us"] > 0 for row in rows)
-    text = tables.overlap("a title", rows)
+    text = overlap.table("a title", rows)
     assert text.count("of the repetitions") == len(rows)
 
 
@@ -273,9 +279,10 @@ def test_a_peer_is_installed_once_per_interpreter(
 
 def test_native_code_has_no_warnings(tmp_path: Path) -> None:
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    for name in ("floor", "calls", "ibverbs", "wire"):
-        source, target = compiler.SOURCES / f"{name}.c", str(tmp_path / f"{name}.so")
-        command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
+    ours, theirs = compiler.SOURCES, documents.SOURCES
+    for source in (ours / "floor.c", ours / "calls.c", theirs / "ibverbs.c", theirs / "wire.c"):
+        target = str(tmp_path / f"{source.stem}.so")
+        command = [*compiler.system_compiler(), *flags, f"-I{ours}", str(source), "-o", target]
         subprocess.run(command, check=True, timeout=60)
 
 
@@ -295,5 +302,5 @@ def test_arguments_that_cannot_be_read(
     arguments: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        bench_main(arguments.split())
+        documents.main(arguments.split())
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``moewire bench hosts``: what it refuses, and its arithmetic. tests/multihost runs it."""
+"""``tests/bench hosts``: what it refuses, and its arithmetic. tests/multihost runs it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from moewire.bench import hosts
-from moewire.bench.hosts import (
+from documents import hosts
+from documents.hosts import (
     cells,
     markdown,
     network,
@@ -19,8 +19,8 @@ from moewire.bench.hosts import (
     rows,
     tables,
 )
-from moewire.bench.hosts.cells import Cell, Sample
-from moewire.bench.hosts.memory import Memory
+from documents.hosts.cells import Cell, Sample
+from documents.hosts.memory import Memory
 from moewire.errors import InvalidArgument, MoewireError
 
 MIB = 1 << 20

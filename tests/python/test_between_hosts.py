@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from moewire import _between_hosts, doctor
-from moewire._lib import library
+from moewire import doctor
+from moewire._native.lib import library
+from moewire.doctor import _between_hosts
 
 KEY = bytes(range(32)).hex()
 VARIABLES = ("KEY", "KEY_FILE", "LISTEN", "TRANSPORT", "PROTECTION", "HOST")

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from moewire import _clocks, _live, _remote_peers, trace
-from moewire._clocks import Clock
+from moewire import trace
+from moewire._observe import clocks as _clocks
+from moewire._observe import live, remote_peers
+from moewire._observe.clocks import Clock
 
 
 class Host:
@@ -123,8 +125,8 @@ def test_a_clock_that_is_none(tmp_path: Path, clock: Any) -> None:
 # ----------------------------------------------------------------- remote ranks --
 
 
-def _link(rank: int, state: str, sent: int, heard_ns: int) -> _live.Link:
-    return _live.Link(rank, "tcp", state, 1, sent, 1, sent // 2, 3, 0, 0, 60, 64, heard_ns, 9, 0)
+def _link(rank: int, state: str, sent: int, heard_ns: int) -> live.Link:
+    return live.Link(rank, "tcp", state, 1, sent, 1, sent // 2, 3, 0, 0, 60, 64, heard_ns, 9, 0)
 
 
 def test_remote_ranks_together() -> None:
@@ -135,20 +137,20 @@ def test_remote_ranks_together() -> None:
         states = ("up", "unresponsive", "out")
         links = [_link(5, states[number], 3000 * (number + 1), now[number % 2])]
         old = [_link(5, "up", 1000 * number, before)]
-        described = _remote_peers.describe_links(links, old, 100.5, 2.0)
+        described = remote_peers.describe_links(links, old, 100.5, 2.0)
         ranks.append({"state": state, "links": described})
-    (remote,) = _remote_peers.together(ranks)
+    (remote,) = remote_peers.together(ranks)
     assert (remote["rank"], remote["carrier"], remote["state"]) == (5, "tcp", "unresponsive")
     assert remote["bytes_sent_per_second"] == (3000 + 5000) / 2
     assert remote["heard_s"] == pytest.approx(2.5)
-    text = _remote_peers.lines([remote])
+    text = remote_peers.lines([remote])
     assert len(text) == 2 and text[1].split()[:3] == ["5", "tcp", "unresponsive"]
     assert text[1].endswith("2.5 s ago"), text
-    assert _remote_peers.lines([]) == []
+    assert remote_peers.lines([]) == []
 
 
 def test_a_first_look_has_no_rates() -> None:
-    (link,) = _remote_peers.describe_links([_link(1, "up", 10, 0)], [], 5.0, None)
+    (link,) = remote_peers.describe_links([_link(1, "up", 10, 0)], [], 5.0, None)
     assert link["bytes_sent_per_second"] is None and link["heard_s"] is None
-    (remote,) = _remote_peers.together([{"state": "runs", "links": [link]}])
-    assert _remote_peers.lines([remote])[1].split()[-1] == "never"
+    (remote,) = remote_peers.together([{"state": "runs", "links": [link]}])
+    assert remote_peers.lines([remote])[1].split()[-1] == "never"

@@ -29,7 +29,7 @@ from harness import (
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
 from harness.team import Team
-from moewire import _gpu, _results
+from moewire._ep import results
 
 ON_DEVICE = cuda_device.asked()
 # A device has room for more ranks, and time for more cases. There it is the oracle that takes
@@ -207,7 +207,7 @@ def test_what_calls_keep(place: Place, seed: int, job: Any) -> None:
 def test_a_dispatch_that_fails_once_launched_is_released(
     place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, failures = _results.copies_on_stream, threading.local()
+    whole, failures = results.copies_of_all, threading.local()
 
     def fail(*args: Any) -> Any:
         failures.number = getattr(failures, "number", 0) + 1
@@ -215,7 +215,7 @@ def test_a_dispatch_that_fails_once_launched_is_released(
             raise MemoryError("no room for copies")
         return whole(*args)
 
-    monkeypatch.setattr(_gpu, "copies_on_stream", fail)
+    monkeypatch.setattr(results, "copies_of_all", fail)
     jobs_cuda.in_threads(
         2, lambda rank, make: jobs_cuda_order.failed_behind_launch(place, make, rank, seed)
     )

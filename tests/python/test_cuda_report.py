@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from harness import emulator
-from moewire import _cuda_report, doctor
-from moewire._lib import library
+from moewire import doctor
+from moewire._cuda import report as _cuda_report
+from moewire._native.lib import library
 from moewire.errors import NoDeviceError
 
 _NOWHERE = "/there/is/no/driver.so"
@@ -47,10 +48,10 @@ def test_what_is_not_known_is_passed_on() -> None:
 # What the library reads of the environment it has read when it was loaded.
 _REPORTED = """
 import json
-from moewire import _cuda_report
-from moewire._lib import library
+from moewire._cuda import report
+from moewire._native.lib import library
 
-print(json.dumps([_cuda_report.survey(library()), _cuda_report.report(library())]))
+print(json.dumps([report.survey(library()), report.report(library())]))
 """
 
 

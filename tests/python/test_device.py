@@ -10,9 +10,11 @@ import torch
 import torch.distributed as dist
 
 from harness import emulator
-from moewire import Buffer, InvalidArgument, _gpu_config, _torch_cuda
+from moewire import Buffer, InvalidArgument
 from moewire import _abi as abi
-from moewire._cuda_report import DRIVER_VARIABLE
+from moewire._config import device as _gpu_config
+from moewire._cuda import torch_cuda
+from moewire._cuda.report import DRIVER_VARIABLE
 from moewire.errors import NoDeviceError
 
 _NOWHERE = "/there/is/no/driver.so"
@@ -86,7 +88,7 @@ def test_one_device_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torch_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     with pytest.raises(NoDeviceError, match=r"torch .* is built without CUDA"):
-        _torch_cuda.TorchCuda(0)
+        torch_cuda.TorchCuda(0)
 
 
 def test_tensors_of_another_device_are_refused() -> None:
@@ -114,9 +116,9 @@ def test_where_clients_of_gpu_libraries_are(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert _torch_cuda.chosen(asked) == chosen
-    assert _torch_cuda.ordinal_of(None) == (3 if available else 0)
-    assert _torch_cuda.ordinal_of(5) == 5
+    assert torch_cuda.chosen(asked) == chosen
+    assert torch_cuda.ordinal_of(None) == (3 if available else 0)
+    assert torch_cuda.ordinal_of(5) == 5
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["range", "no range"])
@@ -140,7 +142,7 @@ def test_the_side_stream_has_the_greatest_priority(
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "device", current)
     monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(is_built=lambda: True))
-    stream = _torch_cuda.TorchCuda(2).side()
+    stream = torch_cuda.TorchCuda(2).side()
     assert (stream.device, stream.priority) == (torch.device("cuda:2"), -5)
     assert stream.asked == -5 if asks else -(2**31) < stream.asked < -1024
     assert inside == ([torch.device("cuda:2")] if asks else [])
@@ -164,8 +166,8 @@ def test_the_current_stream(monkeypatch: pytest.MonkeyPatch, numbers: bool) -> N
     monkeypatch.setattr(torch.cuda, "current_stream", now)
     monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(is_built=lambda: True))
     number = (lambda ordinal: current + 0 * ordinal) if numbers else None
-    monkeypatch.setattr(_torch_cuda, "_current_number", number)
-    place = _torch_cuda.TorchCuda(1)
+    monkeypatch.setattr(torch_cuda, "_current_number", number)
+    place = torch_cuda.TorchCuda(1)
     turns = [0, 0, 7, 7, 0, *range(200), 7]
     for turn in turns:
         current = turn
@@ -173,5 +175,5 @@ def test_the_current_stream(monkeypatch: pytest.MonkeyPatch, numbers: bool) -> N
     first, again = place.stream(), place.stream()
     assert (first is again) == numbers
     assert set(asked) == {torch.device("cuda:1")}
-    assert len(place._streams) <= (_torch_cuda._MAX_STREAMS if numbers else 0)
+    assert len(place._streams) <= (torch_cuda._MAX_STREAMS if numbers else 0)
     assert (len(asked) < len(turns)) == numbers

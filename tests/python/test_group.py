@@ -7,7 +7,7 @@ import torch
 
 from harness import jobs_group
 from harness.carry_over import Ranks
-from moewire import _bootstrap
+from moewire._rendezvous import bootstrap
 
 
 def test_several_buffers_in_one_gloo_group(ranks: Ranks) -> None:
@@ -61,22 +61,22 @@ def test_where_tensors_of_a_collective_lie(
     monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...], device: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert str(_bootstrap.collective_device(_Group(*kinds))) == device  # type: ignore[arg-type]
+    assert str(bootstrap.collective_device(_Group(*kinds))) == device  # type: ignore[arg-type]
 
 
 def test_an_nccl_group_exchanges_device_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no GPU here: a fake records what would be moved and where."""
     moved: list[torch.device] = []
-    monkeypatch.setattr(_bootstrap, "collective_device", lambda group: torch.device("cpu"))
+    monkeypatch.setattr(bootstrap, "collective_device", lambda group: torch.device("cpu"))
 
     def gather(records: list[torch.Tensor], record: torch.Tensor, group: object) -> None:
         moved.append(record.device)
         for number, target in enumerate(records):
-            other = _bootstrap.pack_record(bytes([number]) * (number + 1))
+            other = bootstrap.pack_record(bytes([number]) * (number + 1))
             target.copy_(torch.frombuffer(bytearray(other), dtype=torch.uint8))
 
-    monkeypatch.setattr(_bootstrap.dist, "all_gather", gather)
-    monkeypatch.setattr(_bootstrap.dist, "get_world_size", lambda group: 3)
-    exchange = _bootstrap.all_gather_bytes(_Group("cuda"))  # type: ignore[arg-type]
+    monkeypatch.setattr(bootstrap.dist, "all_gather", gather)
+    monkeypatch.setattr(bootstrap.dist, "get_world_size", lambda group: 3)
+    exchange = bootstrap.all_gather_bytes(_Group("cuda"))  # type: ignore[arg-type]
     assert exchange(b"own") == [b"\0", b"\1\1", b"\2\2\2"]
     assert moved == [torch.device("cpu")]

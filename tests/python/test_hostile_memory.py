@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 from conftest import SEED
 from harness.telemetry_page import BEGIN, HEAD_BYTES, RING, memory, page, put
-from moewire import InvalidArgument, _area, _input_file, _live, top, trace
+from moewire import InvalidArgument, top, trace
+from moewire._observe import area as _area
+from moewire._observe import input_file, live
 
 GROUP = 0x7E57_0000_0000  # of no inode
 TIMEOUT_SECONDS = 30
@@ -73,9 +75,9 @@ WILD = [
 def test_a_wild_word_costs_its_row(
     word: int, value: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_live, "_processes", lambda: [os.getpid()])
+    monkeypatch.setattr(live, "_processes", lambda: [os.getpid()])
     with memory(0, page(0, 3, GROUP)), memory(1, put(page(1, 3, GROUP), word, value)):
-        found = _live.find()
+        found = live.find()
     (group,) = found.groups
     assert [rank.rank for rank in group.ranks] == [0]
     (refused,) = found.refused
@@ -141,8 +143,9 @@ def test_a_file_that_is_cut_off_after_it_was_read() -> None:
     """Nothing is mapped: what was read stays, and no process ends by SIGBUS."""
     _run(
         "import os\nfrom harness.telemetry_page import memory, page\n"
-        "from moewire import _live, top\n"
-        "_live._processes = lambda: [os.getpid()]\n"
+        "from moewire import top\n"
+        "from moewire._observe import live\n"
+        "live._processes = lambda: [os.getpid()]\n"
         f"with memory(0, page(0, 1, {GROUP})) as file:\n"
         "    found, samples = top.look()\n"
         "    os.ftruncate(file, 0)\n"
@@ -212,10 +215,10 @@ def test_what_is_no_memory_file(
     """In a mount namespace of its own, any file can have the name of a memory file."""
     file = make(tmp_path)
     link = (f"/proc/self/fd/{file}", "/memfd:moewire-rank-5 (deleted)")
-    monkeypatch.setattr(_live, "_processes", lambda: [os.getpid()])
-    monkeypatch.setattr(_live, "_links", lambda pid: iter([link]))
+    monkeypatch.setattr(live, "_processes", lambda: [os.getpid()])
+    monkeypatch.setattr(live, "_links", lambda pid: iter([link]))
     begin = time.monotonic()
-    found = _live.find()
+    found = live.find()
     os.close(file)
     assert time.monotonic() - begin < 5
     assert found.groups == []
@@ -224,7 +227,7 @@ def test_what_is_no_memory_file(
 
 
 def test_memory_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "_processes", lambda: [os.getpid()])
+    monkeypatch.setattr(live, "_processes", lambda: [os.getpid()])
     other = os.geteuid() + 4321
     with memory(0, page(0, 1, GROUP)) as file:
         if os.geteuid() == 0:
@@ -233,8 +236,8 @@ def test_memory_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
         else:  # as the other user would see it
             owner = os.geteuid()
             monkeypatch.setattr(os, "geteuid", lambda: other)
-            monkeypatch.setattr(_input_file, "_is_mapped", lambda uid, text: True)
-        found = _live.find()
+            monkeypatch.setattr(input_file, "_is_mapped", lambda uid, text: True)
+        found = live.find()
     assert found.groups == []
     (refused,) = found.refused
     assert refused.why == f"not readable: owned by uid {owner}"
@@ -242,10 +245,10 @@ def test_memory_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_user_without_a_number() -> None:
     """All users that a namespace does not know have one number there: it tells nothing."""
-    assert _input_file._is_mapped(1000, "         0          0 4294967295\n")
-    assert _input_file._is_mapped(0, "0 100000 65536")
-    assert not _input_file._is_mapped(65534, "0 1000 1")
-    assert _input_file._is_mapped(65534, "0 100000 65536")
+    assert input_file._is_mapped(1000, "         0          0 4294967295\n")
+    assert input_file._is_mapped(0, "0 100000 65536")
+    assert not input_file._is_mapped(65534, "0 1000 1")
+    assert input_file._is_mapped(65534, "0 100000 65536")
 
 
 # ---------------------------------------------------------------- any words --
@@ -271,7 +274,7 @@ def test_any_words(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> No
         assert str(error)
         return
     before, now = samples
-    group = _live.Group(7, 1, [0, 1, 2], [now.rank])
+    group = live.Group(7, 1, [0, 1, 2], [now.rank])
     shown = top.describe_group(group, {1: now}, {1: before})
     assert len(shown["ranks"][0]["last_count"]) == now.rank.area.num_ranks <= 48
     json.dumps(shown, allow_nan=False)
@@ -287,7 +290,7 @@ def _sample(changes: list[tuple[int, int]]) -> top.Sample:
     begin = _area.find_area(data)
     if begin is None:
         raise _area.Damaged("no magic")
-    return top.Sample.of(_live.Rank(1, _area.parse(data, begin, data), 1, "S"))
+    return top.Sample.of(live.Rank(1, _area.parse(data, begin, data), 1, "S"))
 
 
 def test_records_that_make_no_sense_are_left_out() -> None:
@@ -342,7 +345,7 @@ def _far_away(path: Path) -> None:
 def test_merge_refuses_what_is_no_trace(
     make: Callable[[Path], None], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_input_file, "PIPE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(input_file, "PIPE_TIMEOUT_S", 0.1)
     path = tmp_path / "t.json"
     make(path)
     with pytest.raises(InvalidArgument, match=f"t.json: .*{says}.*; allowed: a trace of moewire"):
@@ -380,7 +383,7 @@ def test_merge_reads_what_can_be_read_once(shell: str, tmp_path: Path) -> None:
 
 
 def test_no_more_of_a_pipe_is_read_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_input_file, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(input_file, "MAX_FILE_BYTES", 1 << 20)
     endless = subprocess.Popen(["cat", "/dev/zero"], stdout=subprocess.PIPE)
     assert endless.stdout is not None
     with endless, endless.stdout:

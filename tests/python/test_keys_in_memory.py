@@ -15,8 +15,8 @@ import pytest
 PROGRAM = """
 import sys
 from ctypes import byref
-from moewire import _abi as abi, _reach
-from moewire._lib import library
+from moewire import _abi as abi
+from moewire._native.lib import fill, library
 from moewire.fabric import Fabric
 
 what, listen, keys = sys.argv[1], sys.argv[2], sys.stdin.readline().strip()
@@ -27,7 +27,7 @@ try:
     else:
         config = abi.mw_config_t(abi.SIZE_OF[abi.mw_config_t], num_ranks=2)
         fields = {"keys": keys.encode(), "listen": listen.encode(), "host": b"a"}
-        texts = _reach.fill(config, fields)
+        texts = fill(config, fields)
         made = abi.mw_buffer_t()
         lib.check(lib.buffer_create(byref(config), byref(made)))
     print("made", flush=True)

@@ -17,7 +17,10 @@ import pytest
 from harness import jobs_observe
 from harness.outside import Environment, Ranks
 from harness.team import Team
-from moewire import InvalidArgument, _advice, _events, _live, doctor, top, trace
+from moewire import InvalidArgument, doctor, top, trace
+from moewire._native import event_log
+from moewire._observe import live
+from moewire.doctor import _advice
 
 
 @pytest.mark.parametrize("size", [1, 3], ids="R={}".format)
@@ -113,8 +116,8 @@ def test_a_trace_that_is_not_there_is_named_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [[], [1, 2]])
 def test_take_needs_one_group(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [_live.Group(id=number, epoch=1, active=[]) for number in groups]
-    monkeypatch.setattr(_live, "find", lambda: _live.Found(found))
+    found = [live.Group(id=number, epoch=1, active=[]) for number in groups]
+    monkeypatch.setattr(live, "find", lambda: live.Found(found))
     says = "--group: not given; allowed: 1, 2" if groups else "no ranks of this user"
     with pytest.raises(InvalidArgument, match=says):
         trace.main(["take", "-o", "unused"])
@@ -200,7 +203,7 @@ def test_a_slow_reader(team: Team) -> None:
 
 
 def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top._live, "find", _live.Found)
+    monkeypatch.setattr(top.live, "find", live.Found)
     assert top.measure({}).groups == []
     assert "no ranks" in top.show([])
 
@@ -234,7 +237,7 @@ def test_top_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
 
 
 def test_limiter() -> None:
-    limiter = _events.Limiter()
+    limiter = event_log.Limiter()
     assert limiter.admit(("slow", 1), 0.0) == 0
     assert limiter.admit(("slow", 2), 0.0) == 0, "another rank has its own line"
     assert limiter.admit(("lost", 1), 0.0) == 0
@@ -246,7 +249,7 @@ def test_limiter() -> None:
 def test_line() -> None:
     event = {"rank": 3, "pid": 0, "epoch": 2, "kind": "lost", "waited_ns": 1_500_000_000}
     event |= {"waiting": "combine", "operation": 17, "why": "it ended"}
-    assert _events.describe(event, 0, 4) == (
+    assert event_log.describe(event, 0, 4) == (
         "rank 3 (process unknown, epoch 2) is lost: rank 0 has waited 1.5 s for it in combine of "
         "operation 17: it ended (4 such lines were left out)"
     )

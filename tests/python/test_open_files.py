@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moewire import _machine
+from moewire.doctor import _machine
 
 # Makes buffers of one rank until that fails, or there are so many.
 _CHILD = """
@@ -18,7 +18,7 @@ import json, logging, resource, sys
 soft, hard, most = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 import moewire
-from moewire import _machine
+from moewire.doctor import _machine
 class Lines(logging.Handler):
     def emit(self, record): lines.append(record.getMessage())
 lines = []

@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, PackageNotFoundError
 
 import pytest
 
-from moewire import UnsupportedError, _devices, doctor
-from moewire._lib import library
-from moewire.integrations import _engines, _plugin
+from moewire import UnsupportedError, doctor
+from moewire._native.lib import library
+from moewire.integrations import _devices, _engines, _plugin
 from moewire.integrations._plugin import Engine, activate, active, report, verdict
 
 ENGINE = Engine(

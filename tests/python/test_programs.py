@@ -162,8 +162,8 @@ def test_a_library_of_another_kind_is_refused(environment: Environment, tmp_path
     other.write_bytes(b"not a library")
     code = (
         "import moewire\n"
-        "from moewire import _lib\n"
-        "try: _lib.library()\n"
+        "from moewire._native import lib\n"
+        "try: lib.library()\n"
         "except moewire.LibraryError as error: print(error)\n"
     )
     broken = {**environment, "MOEWIRE_LIBRARY": str(other)}

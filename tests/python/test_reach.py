@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from moewire import Buffer, _member, _reach, errors
+from moewire import Buffer, _member, errors
 from moewire import _abi as abi
+from moewire._config import reach
 
 # What a name stands for, and this host's end of the way there.
 _HOSTS = {
@@ -59,7 +60,7 @@ def test_own_address(monkeypatch: pytest.MonkeyPatch, master: str | None, want: 
         monkeypatch.delenv("MASTER_ADDR", raising=False)
     else:
         monkeypatch.setenv("MASTER_ADDR", master)
-    assert _reach.own_address() == want
+    assert reach.own_address() == want
 
 
 def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,28 +68,28 @@ def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DEVICES", "GID", "NEAR"):
         monkeypatch.delenv(f"MOEWIRE_RDMA_{name}", raising=False)
     names = ("rdma_devices", "rdma_gid", "rdma_near")
-    assert [_reach.native({})[n] for n in names] == [b"", b"", b""]
+    assert [reach.native({})[n] for n in names] == [b"", b"", b""]
     monkeypatch.setenv("MOEWIRE_RDMA_DEVICES", "mlx5_*")
     monkeypatch.setenv("MOEWIRE_RDMA_GID", "v2")
-    found = _reach.native({"rdma_gid": 3, "rdma_near": "node:1"})
+    found = reach.native({"rdma_gid": 3, "rdma_near": "node:1"})
     assert [found[n] for n in names] == [b"mlx5_*", b"3", b"node:1"]
     for name in names:
         with pytest.raises(errors.InvalidArgument, match=name):
-            _reach.native({name: [1]})
+            reach.native({name: [1]})
 
 
 def test_rdma_dc(monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument goes before its variable, and is nothing but a bool."""
     monkeypatch.delenv("MOEWIRE_RDMA_DC", raising=False)
-    assert _reach.native({})["flags"] == 0
-    assert _reach.native({"rdma_dc": True})["flags"] == abi.MW_CONFIG_RDMA_DC
+    assert reach.native({})["flags"] == 0
+    assert reach.native({"rdma_dc": True})["flags"] == abi.MW_CONFIG_RDMA_DC
     monkeypatch.setenv("MOEWIRE_RDMA_DC", "1")
-    assert _reach.native({})["flags"] == abi.MW_CONFIG_RDMA_DC
-    assert _reach.native({"rdma_dc": None})["flags"] == abi.MW_CONFIG_RDMA_DC
-    assert _reach.native({"rdma_dc": False})["flags"] == 0
+    assert reach.native({})["flags"] == abi.MW_CONFIG_RDMA_DC
+    assert reach.native({"rdma_dc": None})["flags"] == abi.MW_CONFIG_RDMA_DC
+    assert reach.native({"rdma_dc": False})["flags"] == 0
     for given in (1, 0, "1", []):
         with pytest.raises(errors.InvalidArgument, match=r"rdma_dc: .*allowed: True, False"):
-            _reach.native({"rdma_dc": given})
+            reach.native({"rdma_dc": given})
 
 
 @pytest.mark.parametrize("asked", [True, False, None])
@@ -117,20 +118,20 @@ def test_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"MOEWIRE_{variable}", raising=False)
     for given in (0, False, [], 3.5):
         with pytest.raises(errors.InvalidArgument, match=f"{name}: .* given"):
-            _reach.native({name: given})
+            reach.native({name: given})
     for given in (None, ""):
-        assert _reach.native({name: given})[name] == b""
+        assert reach.native({name: given})[name] == b""
 
 
 def test_tcp_zero_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument goes before its variable; other words are refused, in either."""
     monkeypatch.delenv("MOEWIRE_TCP_ZERO_COPY", raising=False)
-    assert _reach.native({})["tcp_zero_copy"] == 0
+    assert reach.native({})["tcp_zero_copy"] == 0
     monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "off")
-    assert _reach.native({})["tcp_zero_copy"] == 2
-    assert _reach.native({"tcp_zero_copy": "on"})["tcp_zero_copy"] == 1
+    assert reach.native({})["tcp_zero_copy"] == 2
+    assert reach.native({"tcp_zero_copy": "on"})["tcp_zero_copy"] == 1
     with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*auto, on, off"):
-        _reach.native({"tcp_zero_copy": True})
+        reach.native({"tcp_zero_copy": True})
     monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "yes")
     with pytest.raises(errors.InvalidArgument, match="MOEWIRE_TCP_ZERO_COPY"):
-        _reach.native({})
+        reach.native({})

@@ -12,8 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from moewire import Buffer, InvalidArgument, _check, _member, _reach, errors
+from moewire import Buffer, InvalidArgument, _member, errors
 from moewire import _abi as abi
+from moewire._base import check
+from moewire._config import reach
 from moewire.compat._mooncake import Buffer as MooncakeBuffer
 from moewire.deep_ep import Buffer as DeepEPBuffer
 from moewire.fabric import Fabric
@@ -37,7 +39,7 @@ SWITCHES = {
 
 
 def _flags() -> int:
-    return int(_reach.native({})["flags"]) | _member._flags_from_environment()
+    return int(reach.native({})["flags"]) | _member._flags_from_environment()
 
 
 @pytest.mark.parametrize("variable", SWITCHES)
@@ -152,7 +154,7 @@ def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> 
 
 
 @pytest.mark.parametrize("ranks", [0, 49])
-def test_rendezvous_say_how_many_ranks(ranks: int) -> None:
+def test_rendezvous_says_how_many_ranks(ranks: int) -> None:
     says = f"^world_size: {ranks} given; allowed: 1 to 48$"
     with pytest.raises(errors.InvalidArgument, match=says):
         Buffer.from_exchange(lambda own: [own], 0, ranks)
@@ -164,10 +166,10 @@ def test_members_are_named_once() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"^members: 0 twice given; allowed: each"):
         Buffer.from_store(dist.HashStore(), 0, 1, members=[0, 0])
     with pytest.raises(errors.InvalidArgument, match=r"^members: 0, 2 twice given;"):
-        _check.ranks("members", [0, 2, 1, 2, 0, 0], 4, 0)
+        check.ranks("members", [0, 2, 1, 2, 0, 0], 4, 0)
     with pytest.raises(errors.InvalidArgument, match=r"^members: 3 given; allowed: a seq"):
-        _check.ranks("members", 3, 4, 3)  # type: ignore[arg-type]
-    assert _check.ranks("members", (2, 0), 4, 0) == {0, 2}
+        check.ranks("members", 3, 4, 3)  # type: ignore[arg-type]
+    assert check.ranks("members", (2, 0), 4, 0) == {0, 2}
 
 
 def test_extra_is_no_tensor_by_itself(buffer: Buffer) -> None:

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import moewire
-from moewire import _reach
-from moewire._tuning import Tuning
+from moewire._config import reach
+from moewire._config.tuning import Tuning
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 # Arguments that are no settings: the group, and names kept for compatibility.
@@ -19,7 +19,7 @@ ALONE = {"stores", "prefetch", "huge_pages", "numa", "num_threads", "spin_us", "
 
 def test_arguments_are_in_the_table() -> None:
     named = set(inspect.signature(moewire.Buffer.__init__).parameters) - NO_SETTINGS
-    named |= set(inspect.get_annotations(Tuning)) | set(inspect.get_annotations(_reach.Reach))
+    named |= set(inspect.get_annotations(Tuning)) | set(inspect.get_annotations(reach.Reach))
     of_buffer = PAGE.read_text().partition("## From the environment")[0]
     table = set(re.findall(r"^\| `(\w+)` \|", of_buffer, re.MULTILINE))
     assert named == table
@@ -27,7 +27,7 @@ def test_arguments_are_in_the_table() -> None:
 
 def test_variables_are_listed() -> None:
     variables = {f"MOEWIRE_{name.upper()}" for name in set(Tuning.__annotations__) - ALONE}
-    variables |= {f"MOEWIRE_{name.upper()}" for name in _reach.Reach.__annotations__}
+    variables |= {f"MOEWIRE_{name.upper()}" for name in reach.Reach.__annotations__}
     for text in (PAGE.read_text(), inspect.getdoc(moewire.Buffer) or ""):
         assert variables <= set(re.findall(r"MOEWIRE_[A-Z_]+", text))
 

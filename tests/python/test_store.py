@@ -18,9 +18,9 @@ import pytest
 import torch.distributed as dist
 
 from moewire import Buffer, DeadlineError
-from moewire._clock import Clock
-from moewire._rendezvous import StoreRendezvous
-from moewire._store import METHODS, BoundedStore, describe
+from moewire._rendezvous.by_store import StoreRendezvous
+from moewire._rendezvous.clock import Clock
+from moewire._rendezvous.store import METHODS, BoundedStore, describe
 from moewire.errors import MoewireError, NoResourceError, PeerLostError
 
 _SERVER = """

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from moewire import _abi as abi
-from moewire import _deferred_log
-from moewire._gpu_handle import Answer, Answers
-from moewire._gpu_operation import Launched
-from moewire._gpu_streams import Streams
+from moewire._cuda.handles import Answer, Answers
+from moewire._cuda.operation import Launched
+from moewire._cuda.streams import Streams
+from moewire._native import deferred_log
 from moewire.errors import CancelledError
 
 
@@ -146,7 +146,7 @@ def test_nobody_logs_under_the_lock(
     """A thread inside a log handler may come to wait for the lock."""
     device: Any = Device()
     streams, left = Streams(device), list[str]()
-    monkeypatch.setattr(_deferred_log, "leave", left.append)
+    monkeypatch.setattr(deferred_log, "leave", left.append)
 
     def fail() -> None:
         raise RuntimeError("no stream")

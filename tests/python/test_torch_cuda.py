@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from moewire import _torch_cuda
-from moewire._torch_cuda import TorchCuda
+from moewire._cuda import torch_cuda
+from moewire._cuda.torch_cuda import TorchCuda
 
 OURS, ANOTHER = 1, 0
 TYPES = {
@@ -164,7 +164,7 @@ class Cuda:
         for name in ("current_device", "current_stream", "stream", "is_current_stream_capturing"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(
-            _torch_cuda, "_current_number", lambda device: self.streams[device].cuda_stream
+            torch_cuda, "_current_number", lambda device: self.streams[device].cuda_stream
         )
 
     def current_device(self) -> int:
@@ -223,16 +223,16 @@ def test_a_stream_is_one_object_per_number(place: TorchCuda, cuda: Cuda) -> None
 
 
 def test_streams_that_are_known_are_bounded(place: TorchCuda, cuda: Cuda) -> None:
-    for number in range(3 * _torch_cuda._MAX_STREAMS):
+    for number in range(3 * torch_cuda._MAX_STREAMS):
         cuda.streams[OURS] = Stream(OURS, number)
         assert place.handle(place.stream()) == number
-        assert 0 < len(place._streams) <= _torch_cuda._MAX_STREAMS
+        assert 0 < len(place._streams) <= torch_cuda._MAX_STREAMS
 
 
 def test_a_torch_that_gives_no_numbers(
     monkeypatch: pytest.MonkeyPatch, place: TorchCuda, cuda: Cuda
 ) -> None:
-    monkeypatch.setattr(_torch_cuda, "_current_number", None)
+    monkeypatch.setattr(torch_cuda, "_current_number", None)
     assert place.stream() is cuda.streams[OURS]
     cuda.streams[OURS] = Stream(OURS, cuda.streams[OURS].cuda_stream)
     assert place.stream() is cuda.streams[OURS] and cuda.made == 2

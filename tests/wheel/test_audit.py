@@ -42,6 +42,13 @@ def test_package_data(release_wheel: Path) -> None:
         assert want - set(archive.namelist()) == set()
 
 
+def test_folders_are_those_of_the_tree(audit: ModuleType) -> None:
+    package = ROOT / "python" / "moewire"
+    found = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    assert found - {"."} <= audit.FOLDERS
+    assert all((package / folder).is_dir() for folder in audit.FOLDERS)
+
+
 # ------------------------------------------------- wheels that must not pass --
 
 Members = dict[str, bytes]
@@ -108,7 +115,9 @@ def test_missing_file(audit: ModuleType, copy_as: Callable[..., Path], name: str
     assert found == {"files": f"should be otherwise: no {name}"}
 
 
-@pytest.mark.parametrize("name", ["tests/x.py", "moewire/__pycache__/x.pyc", "moewire/x.go"])
+@pytest.mark.parametrize(
+    "name", ["tests/x.py", "moewire/__pycache__/x.pyc", "moewire/x.go", "moewire/bench/hosts/x.py"]
+)
 def test_foreign_file(audit: ModuleType, copy_as: Callable[..., Path], name: str) -> None:
     def change(members: Members) -> None:
         members[name] = b""

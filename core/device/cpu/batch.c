@@ -116,7 +116,7 @@ static void store_row(const struct mwcpu_kernels *k, struct mwcpu_how how,
 	memcpy((uint8_t *)t->src_info + 4 * at, &j->token, 4);
 }
 
-// A run is jobs whose rows follow one another in one expert's block.
+// A run is jobs with rows that follow one another in one expert's block.
 static int64_t run_length(const struct mwcpu_place_job *jobs, int64_t num_jobs)
 {
 	int64_t n = 1;

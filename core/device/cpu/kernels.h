@@ -98,7 +98,7 @@ struct mwcpu_kernels {
 			       const uint8_t *scales, int64_t stride,
 			       int64_t hidden);
 	// Copies a row with stores that bypass the caches; a fence must follow
-	// before anybody is told of it. NULL where there are no such stores.
+	// before any rank is told of it. NULL where there are no such stores.
 	void (*stream_row)(uint8_t *to, const uint8_t *from, int64_t bytes);
 };
 
@@ -125,8 +125,8 @@ void mwcpu_place(const struct mwcpu_kernels *k, struct mwcpu_how how,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch);
 
-// Casts the rows from first to last into the scratch of a batch whose jobs
-// several threads share.
+// Casts the rows from first to last into the scratch of a batch that several
+// threads share the jobs of.
 void mwcpu_cast(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
 		int64_t num_cast, enum mwcpu_scales format, int64_t first,
 		int64_t last, void *scratch);

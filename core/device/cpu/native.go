@@ -74,7 +74,7 @@ func hasNative(width int) bool { return C.mwcpu_select(C.int(width)) != nil }
 
 // streamFrom is from how many bytes on StoresAuto streams a batch's rows
 // (docs/performance.md has what was measured): fewer are better left in the
-// caches for who reads them next.
+// caches for the next reader.
 const streamFrom = 1 << 20
 
 const canStream = runtime.GOARCH == "amd64"

@@ -204,7 +204,7 @@ func castOneRow(t *testing.T, values []uint16) {
 	placeAndCheck(t, b, 1)
 }
 
-// Blocks whose values fall on midpoints between codes once scaled, on both
+// Blocks of values that fall on midpoints between codes once scaled, on both
 // sides of zero: amax 448 makes the scale 1.
 func TestCastMidpoints(t *testing.T) {
 	var values []uint16

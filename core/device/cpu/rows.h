@@ -195,7 +195,7 @@ static void quantise_row_pow2(uint8_t *q, float *scales, const uint8_t *x,
 
 // ---- e4m3 to bf16 ----
 
-// The value of the code in the low byte of each lane, whose other bytes are 0.
+// The value of the code in the low byte of each lane. The lane's other bytes are 0.
 INLINE vf32 decode(vu32 code)
 {
 	vu32 m = code & 0x7fu;

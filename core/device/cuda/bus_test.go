@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -18,7 +19,7 @@ import (
 // is there already: rank 0 of eight, with rows for all. A read is a way over the bus
 // and back, about as long as a kernel of few rows takes.
 var onTheBus = map[int]int{
-	kernelPlan:   1, // who is a member; nothing waits for it until slots are released and free
+	kernelPlan:   1, // the members; nothing waits for it until slots are released and free
 	kernelPlace:  0,
 	kernelNumber: 0, kernelReceive: 0,
 	kernelPublish: 0, kernelAgain: 0, kernelWait: 0,
@@ -104,7 +105,7 @@ func (g *group) last(t *testing.T, o *op) {
 
 	others(func(r int, m *member) error { return m.Send(&o.calls[r]) })
 	others(func(_ int, m *member) error {
-		eventually(t, "rank 0 alone is missing", func() bool { return m.Waits() == 1 })
+		eventually(t, "rank 0 alone is missing", func() bool { return m.Waits() == rankset.Of(0) })
 		return nil
 	})
 	require.NoError(t, first.Send(&o.calls[0]))
@@ -145,7 +146,7 @@ func TestBusOfAWait(t *testing.T) {
 			m := g.ranks[0]
 			require.NoError(t, m.Send(&o.calls[0]))
 			require.NoError(t, m.Receive(&o.calls[0]))
-			eventually(t, "it waits", func() bool { return m.Waits() == 2 })
+			eventually(t, "it waits", func() bool { return m.Waits() == rankset.Of(1) })
 			emu.CountReads(t)
 			eventually(t, "it turns", func() bool { return emu.Reads(kernelNames[kernel], 0) > 50*lookEvery })
 			looks := m.reads(emu, kernel) // first: it turns on
@@ -185,7 +186,7 @@ func TestGraphOfAnEarlierEpoch(t *testing.T) {
 			o.checkIdentity(t, r)
 		}
 	}
-	for r, m := range g.ranks { // the host's word of the epoch before is nobody's
+	for r, m := range g.ranks { // the host's word of the epoch before belongs to no member
 		m.SetMembers(2<<48 | 3)
 		g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
 	}

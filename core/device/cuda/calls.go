@@ -142,7 +142,7 @@ func (e *Engine) end(err error) error {
 }
 
 // Captures reports whether what is launched on a stream goes into a graph. Without
-// the driver's answer nobody knows, and nothing may be launched.
+// the driver's answer that is not known, and nothing may be launched.
 func (e *Engine) Captures(stream uint64) (bool, error) {
 	runtime.LockOSThread()
 	if err := e.calls.Push(e.d.ctx); err != nil {
@@ -231,7 +231,7 @@ func (e *Engine) awaitReaders(common *common, stream uint64) error {
 	return launch(e, stream, kernelAgain, 1, e.threads.wait, &e.args.wait)
 }
 
-// Publish shows a slot's outputs to the ranks whose rows they are.
+// Publish shows a slot's outputs to the ranks that sent the rows.
 func (e *Engine) Publish(c *Combine) error {
 	common, err := e.begin(&c.Call)
 	if err != nil {

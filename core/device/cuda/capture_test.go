@@ -14,7 +14,7 @@ import (
 // that forbids it to all other threads; the capture is what it was.
 func TestOwnWorkBesideACapture(t *testing.T) {
 	g, o, _ := small(t, 1)
-	runtime.LockOSThread() // who has begun a capture ends it
+	runtime.LockOSThread() // the thread that has begun a capture ends it
 	defer runtime.UnlockOSThread()
 	m := g.ranks[0]
 	g.must(func() error { return g.d.lib.BeginCapture(m.stream, libcuda.CaptureModeGlobal) })

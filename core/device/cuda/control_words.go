@@ -1,13 +1,15 @@
 package cuda
 
-import "github.com/moewire/moewire/core/ep/layout"
+import (
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // The mirrors of kernels/control_words.cuh. A test compares every offset and value
 // with what a C++ compiler says.
 
 // Bounds of the kernels.
 const (
-	MaxRanks = 48
 	MaxSlots = 8
 	MaxTopK  = 64
 	openRing = 16
@@ -25,7 +27,7 @@ type inbox struct {
 
 // arena is how a rank's shared memory begins.
 type arena struct {
-	From [MaxRanks]inbox `c:"from"`
+	From [rankset.MaxRanks]inbox `c:"from"`
 }
 
 // slab is layout.Slab, as the kernels take it.
@@ -52,20 +54,20 @@ type slab struct {
 
 // inFlight is what is known of a slot's operation until its record is written.
 type inFlight struct {
-	Start       uint64           `c:"start"`
-	Place       uint64           `c:"place"`
-	Sent        uint64           `c:"sent"`
-	Resume      uint64           `c:"resume"`
-	Seen        uint64           `c:"seen"`
-	Wait        uint64           `c:"wait"`
-	Alone       uint64           `c:"alone"`
-	Missing     uint64           `c:"missing"`
-	Last        uint64           `c:"last"`
-	Copied      uint64           `c:"copied"`
-	NumReceived uint32           `c:"num_received"`
-	NumPulled   uint32           `c:"num_pulled"`
-	RowsTo      [MaxRanks]uint32 `c:"rows_to"`
-	RowsFrom    [MaxRanks]uint32 `c:"rows_from"`
+	Start       uint64                   `c:"start"`
+	Place       uint64                   `c:"place"`
+	Sent        uint64                   `c:"sent"`
+	Resume      uint64                   `c:"resume"`
+	Seen        uint64                   `c:"seen"`
+	Wait        uint64                   `c:"wait"`
+	Alone       uint64                   `c:"alone"`
+	Missing     uint64                   `c:"missing"`
+	Last        uint64                   `c:"last"`
+	Copied      uint64                   `c:"copied"`
+	NumReceived uint32                   `c:"num_received"`
+	NumPulled   uint32                   `c:"num_pulled"`
+	RowsTo      [rankset.MaxRanks]uint32 `c:"rows_to"`
+	RowsFrom    [rankset.MaxRanks]uint32 `c:"rows_from"`
 }
 
 // waitTimes is when a rank was waited for.
@@ -95,10 +97,10 @@ type counters struct {
 	Since      uint64 `c:"since"`
 	NumExperts uint64 `c:"num_experts"`
 	_          [4]uint64
-	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
-	RowsFrom   [MaxRanks]uint64    `c:"rows_from"`
-	WaitFor    [2][MaxRanks]uint64 `c:"wait_for"`
-	Ring       [RecordRing]Record  `c:"ring"`
+	RowsTo     [rankset.MaxRanks]uint64    `c:"rows_to"`
+	RowsFrom   [rankset.MaxRanks]uint64    `c:"rows_from"`
+	WaitFor    [2][rankset.MaxRanks]uint64 `c:"wait_for"`
+	Ring       [RecordRing]Record          `c:"ring"`
 }
 
 // What an operation is, in Record.Kind and counters.Current.
@@ -110,27 +112,27 @@ const (
 
 // slot is what a rank keeps to itself of one slot.
 type slot struct {
-	Op       uint64          `c:"op"`
-	Writers  uint64          `c:"writers"`
-	Owners   uint64          `c:"owners"`
-	Unopened uint64          `c:"unopened"`
-	Sent     uint64          `c:"sent"`
-	Counted  uint64          `c:"counted"`
-	Combines uint64          `c:"combines"`
-	Released uint64          `c:"released"`
-	Finished [8]uint32       `c:"finished"`
-	SlabOf   [MaxRanks]uint8 `c:"slab_of"`
-	Call     [4]uint32       `c:"call"`
-	Reduced  uint64          `c:"reduced"`
-	Ticket   uint64          `c:"ticket"`
-	Placed   uint64          `c:"placed"`
-	Ordered  uint64          `c:"ordered"`
-	TopK     uint64          `c:"topk"`
-	Extras   uint64          `c:"extras"`
-	Tokens   uint64          `c:"tokens"`
-	Lacks    uint64          `c:"lacks"`
-	Slab     slab            `c:"slab"`
-	InFlight inFlight        `c:"inflight"`
+	Op       uint64                  `c:"op"`
+	Writers  uint64                  `c:"writers"`
+	Owners   uint64                  `c:"owners"`
+	Unopened uint64                  `c:"unopened"`
+	Sent     uint64                  `c:"sent"`
+	Counted  uint64                  `c:"counted"`
+	Combines uint64                  `c:"combines"`
+	Released uint64                  `c:"released"`
+	Finished [8]uint32               `c:"finished"`
+	SlabOf   [rankset.MaxRanks]uint8 `c:"slab_of"`
+	Call     [4]uint32               `c:"call"`
+	Reduced  uint64                  `c:"reduced"`
+	Ticket   uint64                  `c:"ticket"`
+	Placed   uint64                  `c:"placed"`
+	Ordered  uint64                  `c:"ordered"`
+	TopK     uint64                  `c:"topk"`
+	Extras   uint64                  `c:"extras"`
+	Tokens   uint64                  `c:"tokens"`
+	Lacks    uint64                  `c:"lacks"`
+	Slab     slab                    `c:"slab"`
+	InFlight inFlight                `c:"inflight"`
 }
 
 // remoteRest is what is left to send to a remote rank of a slot's operation.
@@ -148,21 +150,21 @@ type state struct {
 	Failed     uint64 `c:"failed"`
 	WaitsEnded uint64 `c:"waits_ended"`
 
-	Waited     uint64              `c:"waited"`
-	NumRecords uint64              `c:"num_records"`
-	Remote     uint64              `c:"remote"`
-	RemoteDone uint64              `c:"remote_done"`
-	Shown      uint64              `c:"shown"`
-	Epoch      uint64              `c:"epoch"`
-	In         uint64              `c:"in"`
-	Wild       uint64              `c:"wild"`
-	Slot       [MaxSlots]slot      `c:"slot"`
-	WaitTimes  [MaxRanks]waitTimes `c:"wait_times"`
-	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
-	RowsFrom   [MaxRanks]uint64    `c:"rows_from"`
-	WaitFor    [2][MaxRanks]uint64 `c:"wait_for"`
+	Waited     uint64                      `c:"waited"`
+	NumRecords uint64                      `c:"num_records"`
+	Remote     uint64                      `c:"remote"`
+	RemoteDone uint64                      `c:"remote_done"`
+	Shown      uint64                      `c:"shown"`
+	Epoch      uint64                      `c:"epoch"`
+	In         uint64                      `c:"in"`
+	Wild       uint64                      `c:"wild"`
+	Slot       [MaxSlots]slot              `c:"slot"`
+	WaitTimes  [rankset.MaxRanks]waitTimes `c:"wait_times"`
+	RowsTo     [rankset.MaxRanks]uint64    `c:"rows_to"`
+	RowsFrom   [rankset.MaxRanks]uint64    `c:"rows_from"`
+	WaitFor    [2][rankset.MaxRanks]uint64 `c:"wait_for"`
 
-	Rest [MaxSlots][MaxRanks]remoteRest `c:"rest"`
+	Rest [MaxSlots][rankset.MaxRanks]remoteRest `c:"rest"`
 }
 
 // hostControl is what the host says, in memory that the device sees.
@@ -174,14 +176,14 @@ type hostControl struct {
 
 // report is what the device says to the host.
 type report struct {
-	TimedOut [MaxRanks]uint64 `c:"timed_out"`
-	Error    uint64           `c:"error"`
-	Detail   [4]uint64        `c:"detail"`
-	Ops      uint64           `c:"ops"`
+	TimedOut [rankset.MaxRanks]uint64 `c:"timed_out"`
+	Error    uint64                   `c:"error"`
+	Detail   [4]uint64                `c:"detail"`
+	Ops      uint64                   `c:"ops"`
 	_        [2]uint64
-	Waits    [MaxRanks]uint64 `c:"waits"`
-	Wild     [MaxRanks]uint64 `c:"wild"`
-	Held     [MaxRanks]uint64 `c:"held"`
+	Waits    [rankset.MaxRanks]uint64 `c:"waits"`
+	Wild     [rankset.MaxRanks]uint64 `c:"wild"`
+	Held     [rankset.MaxRanks]uint64 `c:"held"`
 }
 
 // Errors of the device, in report.Error.

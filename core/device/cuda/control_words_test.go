@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 var mirrors = map[string]any{
@@ -19,7 +20,7 @@ var mirrors = map[string]any{
 }
 
 var values = map[string]int64{
-	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
+	"MW_MAX_RANKS": rankset.MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
 	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_NEAR": errorNear, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights, "MW_ERROR_WILD": errorWild,

@@ -3,6 +3,8 @@ package cuda
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 const countersBytes = uint64(unsafe.Sizeof(counters{}))
@@ -64,7 +66,7 @@ func (t Counters) RowsFrom(rank int) uint64 { return t.word(countersRowsFrom, ra
 func (t Counters) WaitFor(combines bool, rank int) uint64 {
 	at := countersWaitFor
 	if combines {
-		at += MaxRanks
+		at += rankset.MaxRanks
 	}
 	return t.word(at, rank)
 }
@@ -98,7 +100,7 @@ func (t Counters) Current() (a Activity, ok bool) {
 }
 
 // IsCombine, HasFailed, Last and Combine read Record.Kind. Last is the rank that
-// came last; -1: nobody was waited for. Combine is 1 for the first one of a handle,
+// came last; -1: there was no wait. Combine is 1 for the first one of a handle,
 // 0 for a dispatch.
 func (r *Record) IsCombine() bool { return r.Kind&0xffff == recordCombine }
 func (r *Record) HasFailed() bool { return r.Kind>>16&1 != 0 }

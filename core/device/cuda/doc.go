@@ -4,6 +4,6 @@
 //
 // What the host does per operation is launching: numbers of operations, waits,
 // deadlines and counts live on the device, so a recorded graph replays without
-// the host. What the host keeps is knowledge: who is a member, and who has
-// ended (HostControl); and it hears whom the device found late (Report).
+// the host. The host tells the device which ranks are members, and which have
+// ended (HostControl); it reads which ranks the device found late (Report).
 package cuda

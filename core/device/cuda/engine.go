@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -19,7 +20,7 @@ type Config struct {
 	// NoCounters: the device counts nothing.
 	NoCounters bool
 	// DebugFill: a dispatch fills its slot's rows and outputs with 0xff before it
-	// opens the slot, when nobody reads the earlier ones any more.
+	// opens the slot, when no rank reads the earlier ones any more.
 	DebugFill bool
 	// Loads forces a variant of the kernels that move rows, for benchmarks; 0 chooses
 	// by shape.
@@ -31,8 +32,8 @@ func (c *Config) localExperts() int { return (c.MaxExperts + c.NumRanks - 1) / c
 
 func (c *Config) check() error {
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > MaxRanks:
-		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, MaxRanks)
+	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
+		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, rankset.MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return fmt.Errorf("rank is %d of %d", c.Rank, c.NumRanks)
 	case c.NumSlots < 1 || c.NumSlots > MaxSlots:
@@ -62,9 +63,9 @@ type Engine struct {
 	base     common
 	args     params
 	threads  threads
-	remote   *remoteSide      // nil: no rank is reached by messages
-	epoch    uint64           // that this rank has joined
-	timedOut [MaxRanks]uint64 // the waits that TakeTimedOut has told of
+	remote   *remoteSide              // nil: no rank is reached by messages
+	epoch    uint64                   // that this rank has joined
+	timedOut [rankset.MaxRanks]uint64 // the waits that TakeTimedOut has told of
 }
 
 // params are the blocks of parameters of launches, one of each.

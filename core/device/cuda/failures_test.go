@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -28,7 +29,7 @@ func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 const synchronizes = "cuCtxSynchronize"
 
 // TestEveryFailureWithARemoteRank: the same with what an engine has for one, which is lost
-// before anything begins, so that nobody waits for it.
+// before anything begins, so that no kernel waits for it.
 func TestEveryFailureWithARemoteRank(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
@@ -117,7 +118,7 @@ func (l *life) openMailbox() (err error) {
 		return err
 	}
 	at := l.queue.Address()
-	return l.e.SetMailbox(Mailbox{Ranks: 2, Words: at + mail, Length: length, Mail: at, MessageBytes: 1 << 12})
+	return l.e.SetMailbox(Mailbox{Ranks: rankset.Of(1), Words: at + mail, Length: length, Mail: at, MessageBytes: 1 << 12})
 }
 
 func (l *life) makeStreams() (err error) {
@@ -268,8 +269,8 @@ func (l *life) freeOwn() error {
 	return errors.Join(all...)
 }
 
-// TestClosedMemoryIsNotShared: memory that could not be freed is shared with nobody,
-// and its owner closes it again.
+// TestClosedMemoryIsNotShared: memory that could not be freed is not shared, and its
+// owner closes it again.
 func TestClosedMemoryIsNotShared(t *testing.T) {
 	emu := emulate(t)
 	d, err := Open(emu.Library, 0, emu.Code(t))

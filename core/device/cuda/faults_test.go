@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -42,7 +43,7 @@ func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) 
 func (g *group) lose(rank int, among ...int) {
 	for _, r := range among {
 		members := g.ranks[r].hostControl().Members
-		g.ranks[r].SetQuiesced(1 << rank)
+		g.ranks[r].SetQuiesced(rankset.Of(rank))
 		g.ranks[r].SetMembers(members &^ (1 << rank))
 	}
 }
@@ -87,14 +88,14 @@ func TestTimedOutIsReported(t *testing.T) {
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == rankset.Of(1) })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])
 	require.Zero(t, g.ranks[0].report().Error)
 }
 
-// TestNoHost: if nobody decides, the wait ends all the same, and the buffer
+// TestNoHost: if the host does not decide, the wait ends all the same, and the buffer
 // with it.
 func TestNoHost(t *testing.T) {
 	g, o, _ := small(t, 2)
@@ -147,8 +148,8 @@ func TestBadExpert(t *testing.T) {
 	require.EqualError(t, g.ranks[0].Failure(), fmt.Sprintf("topk_idx[%d, 1] is 99", o.tokens[0]-1))
 }
 
-// TestReleasedIsNotCombined: who combines what another rank has let go gets an
-// error that names it, and does not hang.
+// TestReleasedIsNotCombined: a combine of what another rank has released gets an
+// error that names the rank, and does not hang.
 func TestReleasedIsNotCombined(t *testing.T) {
 	g, o, _ := small(t, 2)
 	for i := range o.ids[0] {

@@ -24,7 +24,7 @@ type pushArgs struct {
 	rounds, pushedHere uint64
 }
 
-// pusher is a device whose threads push descriptors.
+// pusher is a device with threads that push descriptors.
 type pusher struct {
 	*member
 	g      *group
@@ -106,8 +106,8 @@ func push(t *testing.T, p *pusher) {
 	require.Zero(t, p.report().Error)
 }
 
-// TestPushEnds: who waits for room stops when the queue is over, when this rank
-// is out, and when the host does nothing for too long; and says why.
+// TestPushEnds: a thread that waits for room stops when the queue has ended, when this
+// rank is out, and when the host does nothing for too long; and says why.
 func TestPushEnds(t *testing.T) {
 	emu := emulate(t)
 	emu.Schedule(testenv.Seed(t), 64, 2)

@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// filled is what memory holds that nobody has written since.
+// filled is what memory holds that no rank has written since.
 const filled = 0xff
 
 // fill has all ranks fill what a dispatch begins with.
@@ -26,7 +26,7 @@ func (g *group) fill() {
 	}
 }
 
-// TestFill: rows that nobody wrote, and outputs that no expert has written yet,
+// TestFill: rows that no rank wrote, and outputs that no expert has written yet,
 // are no numbers; the others are as they are without.
 func TestFill(t *testing.T) {
 	for _, f := range []struct {
@@ -178,8 +178,8 @@ func (o *op) reduce(t *testing.T, g *group) {
 	g.sync()
 }
 
-// TestFillLeavesAFailedBuffer: a buffer that has ended waits for nobody, so it
-// leaves the outputs that others may still add up.
+// TestFillLeavesAFailedBuffer: a buffer that has ended does not wait for others, so it
+// leaves the outputs that they may still add up.
 func TestFillLeavesAFailedBuffer(t *testing.T) {
 	for name, ends := range map[string]struct {
 		failure uint64
@@ -206,8 +206,8 @@ func TestFillLeavesAFailedBuffer(t *testing.T) {
 }
 
 // TestFillIsOrderedByDone: rows of the next operation would say that the outputs
-// before are read, but who fills does so before they come: `done` alone tells it.
-// Either half of it left without its effect, or the barrier behind its wait,
+// before are read, but an owner fills its slab before they come: `done` alone tells it.
+// If either half of it is left without its effect, or the barrier behind its wait,
 // something races.
 func TestFillIsOrderedByDone(t *testing.T) {
 	testenv.InAll(t)

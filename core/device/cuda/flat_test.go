@@ -121,8 +121,8 @@ func TestFlatBesidePacked(t *testing.T) {
 	disagree(t, g, o)
 }
 
-// disagree has rank 1 make its call with rows per expert, in a group of two whose
-// rows are flat. Both say so.
+// disagree has rank 1 make its call with rows per expert, in a group of two that has
+// flat rows. Both say so.
 func disagree(t *testing.T, g *group, o *op) {
 	t.Helper()
 	o.calls[1].Shape.Flat, o.calls[1].Shape.Columns = false, [layout.NumColumns]int64{}

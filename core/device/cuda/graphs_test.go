@@ -20,7 +20,7 @@ type recorded struct {
 	ops  int
 }
 
-// record captures n operations of a rank whose experts return their rows.
+// record captures n operations of a rank. Its experts return their rows.
 func (g *group) record(o *op, r, n, firstSlot int) recorded {
 	return g.recordOf(r, n, firstSlot, func(slot int) { g.identity(o, r, slot) })
 }
@@ -37,7 +37,7 @@ func (g *group) recordApart(o *op, r, n, firstSlot int) (rec recorded, sums [][]
 
 // recordOf captures what is launched for n operations of a rank.
 func (g *group) recordOf(r, n, firstSlot int, does func(slot int)) recorded {
-	runtime.LockOSThread() // who has begun a capture ends it
+	runtime.LockOSThread() // the thread that has begun a capture ends it
 	defer runtime.UnlockOSThread()
 	m := g.ranks[r]
 	rec := recorded{ops: n}

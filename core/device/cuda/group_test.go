@@ -134,7 +134,7 @@ type op struct {
 	ranges  [][]int64
 	active  [][]int32
 	special bool         // some outputs are infinite, tiny or no number
-	lost    map[int]bool // ranks whose experts contribute nothing
+	lost    map[int]bool // the experts of these ranks contribute nothing
 
 	combineNs uint64 // WaitNs of combines, if dispatches have one
 }

@@ -9,8 +9,8 @@ import (
 
 var moreForms = []uint32{0, flagOrdered, flagFlat | flagOrdered}
 
-// TestMore: every rank learns whether a rank whose rows count has more, whichever
-// form the operation has, and nothing of the operation before it in the slot.
+// TestMore: every rank learns whether a rank that counts has more, whichever form the
+// operation has, and nothing of the operation before it in the slot.
 func TestMore(t *testing.T) {
 	for _, flags := range moreForms {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
@@ -22,8 +22,8 @@ func TestMore(t *testing.T) {
 	}
 }
 
-// TestMoreOfALeftOutRank: who is left out does not count, but hears of the others
-// all the same: by the words of an owner that opens late.
+// TestMoreOfALeftOutRank: a rank that is left out does not count, but learns of the
+// others all the same: by the words of an owner that opens late.
 func TestMoreOfALeftOutRank(t *testing.T) {
 	g, o, _ := smallIn(t, 3, 0)
 	g.peersHaveMore(o, 0b111)

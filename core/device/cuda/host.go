@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -27,19 +27,21 @@ func (e *Engine) hostControl() *hostControl { return dl.At[hostControl](e.host.h
 
 func (e *Engine) report() *report { return dl.At[report](e.host.host + reportOff) }
 
-// SetMembers says who is a member: epoch in the upper 16 bits, one bit per
+// SetMembers sets the members: epoch in the upper 16 bits, one bit per
 // rank. Kernels that wait see it within microseconds.
 func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.hostControl().Members, word) }
 
 // SetQuiesced says which ranks are known to write nothing more.
-func (e *Engine) SetQuiesced(ranks uint64) { atomic.StoreUint64(&e.hostControl().Quiesced, ranks) }
+func (e *Engine) SetQuiesced(ranks rankset.Set) {
+	atomic.StoreUint64(&e.hostControl().Quiesced, ranks.Word())
+}
 
 // Join says which epoch this rank has joined; SetMembers comes next. Nothing of this
 // engine runs on the device. The device keeps it in its own memory, where kernels
 // find it without a way over the bus, recorded ones too.
 func (e *Engine) Join(epoch uint16) error {
 	const at = unsafe.Offsetof(state{}.Epoch)
-	if err := e.copyIn(e.private.Address()+uint64(at), []uint64{uint64(epoch), allRanks}); err != nil {
+	if err := e.copyIn(e.private.Address()+uint64(at), []uint64{uint64(epoch), allRanks.Word()}); err != nil {
 		return err
 	}
 	e.epoch = uint64(epoch)
@@ -47,15 +49,15 @@ func (e *Engine) Join(epoch uint16) error {
 }
 
 // allRanks is what the device knows of the members before it has looked.
-const allRanks = 1<<MaxRanks - 1
+var allRanks = rankset.Upto(rankset.MaxRanks)
 
 // TakeTimedOut returns the ranks for which waits are past their deadline, and
 // forgets them. One goroutine at a time calls it and StillTimedOut.
-func (e *Engine) TakeTimedOut() (ranks uint64) {
+func (e *Engine) TakeTimedOut() (ranks rankset.Set) {
 	for r := range e.cfg.NumRanks {
 		if wait := atomic.SwapUint64(&e.report().TimedOut[r], 0); wait != 0 {
 			e.timedOut[r] = wait
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
@@ -63,10 +65,10 @@ func (e *Engine) TakeTimedOut() (ranks uint64) {
 
 // StillTimedOut returns those of the ranks for which the very wait goes on that
 // TakeTimedOut has told of: the next one for the same rank has a deadline of its own.
-func (e *Engine) StillTimedOut(ranks uint64) (still uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		if r := bits.TrailingZeros64(rest); e.Wait(r) == e.timedOut[r] {
-			still |= rest & -rest
+func (e *Engine) StillTimedOut(ranks rankset.Set) (still rankset.Set) {
+	for r := range ranks.All() {
+		if e.Wait(r) == e.timedOut[r] {
+			still = still.With(r)
 		}
 	}
 	return still
@@ -74,10 +76,10 @@ func (e *Engine) StillTimedOut(ranks uint64) (still uint64) {
 
 // Waits returns the ranks that something on the device waits for now, leaving
 // out waits of a few microseconds.
-func (e *Engine) Waits() (ranks uint64) {
+func (e *Engine) Waits() (ranks rankset.Set) {
 	for r := range e.cfg.NumRanks {
 		if e.Wait(r) != 0 {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks
@@ -142,7 +144,7 @@ func (f Failure) Error() string {
 	case FailedMessage:
 		return fmt.Sprintf("a message of %d bytes to rank %d has no room for a row, or for the counts", d[1], d[0])
 	case FailedNear:
-		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", bits.OnesCount64(d[0]))
+		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", rankset.FromWord(d[0]).Len())
 	case FailedRouting:
 		allowed := "allowed: that, or -1"
 		if int64(d[1]) == -1 {

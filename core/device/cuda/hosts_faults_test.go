@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -71,15 +72,14 @@ func TestHostsTimedOut(t *testing.T) {
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == rankset.Of(1) })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])
 	require.Zero(t, g.ranks[0].report().Error)
 }
 
-// TestHostsProxyEnds: kernels that wait for messages hear that nobody carries
-// them any more.
+// TestHostsProxyEnds: kernels that wait for messages are told that the proxy has ended.
 func TestHostsProxyEnds(t *testing.T) {
 	g, o, _, offices := smallHosts(t, 2)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
@@ -138,8 +138,7 @@ func TestHostsLeftOut(t *testing.T) {
 	}
 }
 
-// checkWithout compares rank r's sums with those that nobody but the lost rank is
-// missing from.
+// checkWithout compares rank r's sums with those of all ranks but the lost one.
 func (o *op) checkWithout(t *testing.T, r, lost int) {
 	o.forget(lost)
 	o.checkIdentity(t, r)
@@ -166,7 +165,7 @@ func TestHostsLeftOutRowsCome(t *testing.T) {
 	calls(1)
 	y := region(g.ranks[0].Slab(0), layout.Region{Off: slabs.YOff, Bytes: slabs.Rows().Bytes})
 	for i := range y {
-		y[i] = 0x3f // nobody has written there
+		y[i] = 0x3f // no rank has written there
 	}
 	for r, m := range g.ranks {
 		c := o.combine(r, m.Slab(0)+uint64(slabs.RowsOff))
@@ -189,7 +188,7 @@ func TestHostsRefuse(t *testing.T) {
 	require.NoError(t, g.ranks[0].SetMailbox(box))
 	require.ErrorContains(t, g.ranks[0].Send(&o.calls[0]), "at most 300")
 	require.NoError(t, g.ranks[0].SetMailbox(offices[0].box))
-	for _, ranks := range []uint64{1, 4} { // itself, nobody
+	for _, ranks := range []rankset.Set{rankset.Of(0), rankset.Of(2)} { // itself, no rank of the group
 		require.Error(t, g.ranks[0].SetMailbox(Mailbox{Ranks: ranks}))
 	}
 	g.exchange(g.rng, o, slabs)
@@ -338,7 +337,7 @@ func TestHostsReleasedAhead(t *testing.T) {
 		o.ids[0][i] = 2 // has outputs of rank 1 to come
 	}
 	for i := range o.ids[1] {
-		o.ids[1][i] = 3 // none at rank 0, for whose outputs rank 1 does not wait
+		o.ids[1][i] = 3 // none at rank 0, so rank 1 does not wait for its outputs
 	}
 	for range 2 {
 		for r, m := range g.ranks {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -102,7 +103,7 @@ func TestHostsOrderWithoutALostRank(t *testing.T) {
 				require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 				require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
 			}
-			eventually(t, "both wait for it", func() bool { return g.ranks[0].Waits()&g.ranks[1].Waits() == 1<<2 })
+			eventually(t, "both wait for it", func() bool { return g.ranks[0].Waits().And(g.ranks[1].Waits()) == rankset.Of(2) })
 			g.lose(2, 0, 1)
 			g.sync()
 			for r := range 2 {
@@ -163,7 +164,7 @@ func TestHostsOrderLosesRows(t *testing.T) {
 }
 
 // TestHostsOrderLeftOut: a remote rank that an owner leaves out has no place there,
-// though it leaves out nobody itself, and its rows are dropped when they come.
+// though it leaves out no rank itself, and its rows are dropped when they come.
 func TestHostsOrderLeftOut(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +208,7 @@ func TestHostsOrderLeftOut(t *testing.T) {
 	}
 }
 
-// TestHostsOrderMismatch: both sides say what differs, before anybody has a place.
+// TestHostsOrderMismatch: both sides say what differs, before any rank has a place.
 func TestHostsOrderMismatch(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +263,7 @@ func TestHostsOrderRowsComeFirst(t *testing.T) {
 				require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 			}
 			g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[1].stream) })
-			eventually(t, "rank 0 waits for counts", func() bool { return g.ranks[0].Waits() == 1<<2 })
+			eventually(t, "rank 0 waits for counts", func() bool { return g.ranks[0].Waits() == rankset.Of(2) })
 			require.NoError(t, g.ranks[2].Send(&o.calls[2]))
 			for r, m := range g.ranks {
 				require.NoError(t, m.Receive(&o.calls[r]))

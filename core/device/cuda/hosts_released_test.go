@@ -21,7 +21,7 @@ var releasedOver = map[string]mailing{
 	"pieces": {hostOf: []int{0, 1}, ringBytes: 1 << 12, messageBytes: 900, length: 4},
 }
 
-// inOne has all calls of an operation wait for room, and for nobody's deadline.
+// inOne has all calls of an operation wait for room, without a deadline.
 func (o *op) inOne() {
 	for r := range o.calls {
 		o.calls[r].Split, o.calls[r].TimeoutNs = false, -1
@@ -49,7 +49,7 @@ func (g *group) combineIn(o *op, r, slot int, again bool) {
 func (g *group) hearsOf(t *testing.T, r, by int) {
 	t.Helper()
 	heard := assert.Eventually(t, func() bool { return g.ranks[r].report().Error != 0 }, time.Minute, time.Millisecond)
-	for _, m := range g.ranks { // those who wait for one that has failed
+	for _, m := range g.ranks { // some wait for one that has failed
 		m.SetMembers(1 << 48)
 	}
 	g.sync()
@@ -57,8 +57,8 @@ func (g *group) hearsOf(t *testing.T, r, by int) {
 	require.Equal(t, Failure{Kind: FailedReleased, Detail: [4]uint64{uint64(by)}}, g.ranks[r].Failure())
 }
 
-// TestHostsCombineMoreOften: who combines more often than a remote rank, which has released
-// the operation, gets the error that a local one's word gives. There is no
+// TestHostsCombineMoreOften: a rank that combines more often than a remote one, which has
+// released the operation, gets the error that a local one's word gives. There is no
 // deadline.
 func TestHostsCombineMoreOften(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
@@ -151,7 +151,7 @@ func (g *group) combinesOften(o *op, r int) {
 func TestHostsHoldsAnOldOperation(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for name, c := range map[string]struct {
-		skipped uint64 // operations that nobody makes
+		skipped uint64 // operations that no rank makes
 		twice   bool   // two old ones are held
 	}{"age 19": {}, "age 70000": {skipped: 70_000}, "two of age 70000": {skipped: 70_000, twice: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -194,9 +194,9 @@ func TestHostsHoldsAnOldOperation(t *testing.T) {
 	}
 }
 
-// TestHostsReleasedWithoutRoom: of operations whose phases come apart a release waits
-// for no room, nor does the next dispatch into the slot wait because of it. What the
-// release has left is said by that.
+// TestHostsReleasedWithoutRoom: if the phases of operations come apart, a release does not
+// wait for room, nor does the next dispatch into the slot wait because of it. That dispatch
+// says what the release has left.
 func TestHostsReleasedWithoutRoom(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 74, 0)

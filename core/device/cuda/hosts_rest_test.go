@@ -20,8 +20,8 @@ func (g *group) hasRoom(m *member, rank int) bool {
 }
 
 // TestHostsRoomComesBehindALoss: a rank that was taken out makes room for outputs that
-// were left for it when their slot has another operation. That is no error of who
-// goes on.
+// were left for it when their slot has another operation. That is no error of the ranks
+// that go on.
 func TestHostsRoomComesBehindALoss(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 69, 0)
@@ -35,7 +35,7 @@ func TestHostsRoomComesBehindALoss(t *testing.T) {
 	for r, m := range g.ranks {
 		o.writeOutputs(m, r, m.Slab(0)+uint64(slabs.YOff))
 		require.NoError(t, m.Publish(o.combine(r, 0)))
-		g.ended(m, "the first phase of a combine") // nobody takes what comes of rank 0
+		g.ended(m, "the first phase of a combine") // no rank takes what comes of rank 0
 	}
 	lost := peek[state](g, g.ranks[0].private.Address()).Rest[0][2].Turn
 	require.NotZero(t, lost, "outputs are left for rank 2")

@@ -19,7 +19,7 @@ var splitForms = map[string]uint32{
 	"in order": flagOrdered, "flat": flat, "flat fp8": flat | flagFP8,
 }
 
-// narrow makes a group on hosts with rings that hold few rows of an operation, whose
+// narrow makes a group on hosts with rings that hold few rows of an operation. Its
 // phases come apart.
 func narrow(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *op, *layout.Slab) {
 	return narrowWith(t, rng, hostOf, flags, 2)
@@ -302,8 +302,8 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 
 // TestHostsPhasesInACircle: of three ranks each is in another operation's second phase,
 // and has left something of the one that another is in. In one of them two ranks have
-// nothing for one another: who has nothing to say there sends what is left all the
-// same, as long as he waits for the third.
+// nothing for one another: a rank with nothing to say there sends what is left all the
+// same, as long as it waits for the third.
 func TestHostsPhasesInACircle(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for n := range 4 {
@@ -313,7 +313,7 @@ func TestHostsPhasesInACircle(t *testing.T) {
 			g, o, slabs := narrowWith(t, rng, []int{0, 1, 2}, 0, 3)
 			g.keeps = true
 			apart := g.random(rng, o.shape, 2, 0, 0)
-			for r := range 2 { // ranks 0 and 1 have rows for rank 2 alone, whose experts are 4 and 5
+			for r := range 2 { // ranks 0 and 1 have rows for rank 2 alone, which has experts 4 and 5
 				for i := range apart.ids[r] {
 					apart.ids[r][i] = 4 + int64(i%2)
 				}
@@ -337,7 +337,7 @@ func TestHostsPhasesInACircle(t *testing.T) {
 	}
 }
 
-// begin is a dispatch of all, whose outputs are made.
+// begin is a dispatch of all, and makes its outputs.
 func (g *group) begin(t *testing.T, o *op, slabs *layout.Slab) {
 	for r, m := range g.ranks {
 		require.NoError(t, m.Send(&o.calls[r]))
@@ -403,7 +403,7 @@ func TestHostsPhasesRaceWithNobody(t *testing.T) {
 	}
 }
 
-// TestHostsPhasesInGraphs: graphs whose first phases have no room, replayed.
+// TestHostsPhasesInGraphs: graphs with first phases that have no room, replayed.
 func TestHostsPhasesInGraphs(t *testing.T) {
 	emu := driver(t)
 	for name, flags := range watchedForms {
@@ -425,8 +425,8 @@ func TestHostsPhasesInGraphs(t *testing.T) {
 	}
 }
 
-// TestHostsGraphsWithShorterMessages: a graph whose first phases have no room is replayed
-// over links of a later rendezvous, whose messages are shorter.
+// TestHostsGraphsWithShorterMessages: a graph with first phases that have no room is
+// replayed over links of a later rendezvous, which have shorter messages.
 func TestHostsGraphsWithShorterMessages(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 67, 0)
@@ -512,8 +512,8 @@ func TestHostsSecondPhaseNeverCame(t *testing.T) {
 	}
 }
 
-// TestHostsLoseAPeerBetweenPhases: what is left for a rank that is taken out holds
-// nobody up.
+// TestHostsLoseAPeerBetweenPhases: what is left for a rank that is taken out holds no
+// other rank up.
 func TestHostsLoseAPeerBetweenPhases(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 68, 0)

@@ -96,7 +96,7 @@ func (g *group) openOffice(carrier transport.Transport, rank int, c mailing) *of
 		before := len(o.host)
 		o.links[peer], err = link.NewLink(o.carrier, peer, rand.Uint32(), cfg, memory)
 		require.NoError(g.t, err)
-		o.box.Ranks |= 1 << peer
+		o.box.Ranks = o.box.Ranks.With(peer)
 		o.box.Receive[peer], o.box.Send[peer] = o.host[before].Address(), o.host[before+1].Address()
 	}
 	o.set = link.NewSet(cfg, memory, func(int) error { return transport.ErrExited }, 0)

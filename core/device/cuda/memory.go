@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Memory is device memory that other processes may map. It has one owner, who
+// Memory is device memory that other processes may map. It has one owner, which
 // closes it when no kernel uses it.
 type Memory struct {
 	d          *Device
@@ -21,7 +21,7 @@ type Memory struct {
 	allocated  libcuda.Allocation
 	ways               // how others may map it
 	opened     bool    // by an IPC handle
-	sharedFrom *Memory // whose memory it is, within this process
+	sharedFrom *Memory // the one that it was shared from, within this process
 	sharing
 }
 

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestOrderedWithoutALostRank: a rank that is taken out before it has said how
@@ -14,7 +16,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 		require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
 	}
-	eventually(t, "both have opened their slots to it", func() bool { return g.ranks[0].Waits()&g.ranks[1].Waits() == 1<<2 })
+	eventually(t, "both have opened their slots to it", func() bool { return g.ranks[0].Waits().And(g.ranks[1].Waits()) == rankset.Of(2) })
 	g.lose(2, 0, 1)
 	for r := range 2 {
 		g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[r].stream) })
@@ -22,7 +24,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 		require.Equal(t, []int32{1, 1, 0}, o.active[r])
 	}
 	require.NoError(t, g.ranks[2].Send(&o.calls[2])) // it does not know yet
-	eventually(t, "rank 2 waits for counts", func() bool { return g.ranks[2].Waits() == 3 })
+	eventually(t, "rank 2 waits for counts", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
 	g.ranks[2].SetMembers(1<<48 | 3)
 	g.sync()
 	require.EqualValues(t, errorFenced, g.ranks[2].report().Error)
@@ -43,8 +45,8 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 	}
 }
 
-// TestOrderedLeftOut: who is left out by an owner has no place there, though it
-// leaves out nobody itself.
+// TestOrderedLeftOut: a rank that an owner leaves out has no place there, though it
+// leaves out no rank itself.
 func TestOrderedLeftOut(t *testing.T) {
 	g, o, slabs := smallIn(t, 2, flagOrdered)
 	o.active[1][0] = 0
@@ -70,7 +72,7 @@ func TestOrderedLeftOut(t *testing.T) {
 	}
 }
 
-// TestOrderedMismatch: both sides say what differs, before anybody has a place.
+// TestOrderedMismatch: both sides say what differs, before any rank has a place.
 func TestOrderedMismatch(t *testing.T) {
 	g, o, _ := smallIn(t, 2, flagOrdered)
 	o.calls[1].Flags |= flagFP32Outputs
@@ -118,8 +120,8 @@ func TestOtherWeights(t *testing.T) {
 	}
 }
 
-// TestOtherRouting: a combine whose ids are not those of the dispatch ends the
-// buffer with an error that names them; one that leaves some out is well.
+// TestOtherRouting: a combine with other ids than the dispatch ends the buffer with an
+// error that names them; one that leaves some out is allowed.
 func TestOtherRouting(t *testing.T) {
 	g, o, slabs := small(t, 1)
 	clear(o.ids[0])

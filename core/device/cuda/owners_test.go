@@ -57,10 +57,9 @@ func (o *op) combined(t *testing.T, g *group, r int, slabs *layout.Slab) {
 	require.NoError(t, m.Reduce(c))
 }
 
-// TestCombineLeavesAnOwnerOut: a combine does not wait for a rank whose rows it leaves
-// out, which combines later, and counts as active all the while.
-// But for one on another host, whose outputs come all the same: somebody has to make
-// room for them.
+// TestCombineLeavesAnOwnerOut: a combine that leaves all rows of an owner out does not
+// wait for it: the owner combines later, and counts as active all the while. It does wait
+// for an owner on another host: the outputs come all the same, and need room.
 func TestCombineLeavesAnOwnerOut(t *testing.T) {
 	everyWay(t, func(t *testing.T, g *group, o *op, slabs *layout.Slab) {
 		o.dispatched(t, g)
@@ -110,8 +109,8 @@ func TestCombineAgainWithAnOwner(t *testing.T) {
 	})
 }
 
-// TestCombineWithoutAReleasedOwner: that a rank has let go is no error for who leaves
-// its rows out.
+// TestCombineWithoutAReleasedOwner: that a rank has released is no error for a combine
+// that leaves its rows out.
 func TestCombineWithoutAReleasedOwner(t *testing.T) {
 	everyWay(t, func(t *testing.T, g *group, o *op, slabs *layout.Slab) {
 		o.dispatched(t, g)

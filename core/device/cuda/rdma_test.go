@@ -41,7 +41,7 @@ func TestDmabuf(t *testing.T) {
 func TestNoRDMA(t *testing.T) {
 	emu := emulate(t)
 	d := openDevice(t, emu)
-	m, err := d.Alloc(4096) // nobody was to be let in
+	m, err := d.Alloc(4096) // no other device was to be let in
 	require.NoError(t, err)
 	_, err = m.Dmabuf()
 	require.ErrorIs(t, err, ErrNoRDMA)

@@ -3,10 +3,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -70,7 +70,7 @@ const (
 // (core/transport/proxy) and of its links lie. Addresses are the device's. All
 // of it stays there until the engine is closed or has another one.
 type Mailbox struct {
-	Ranks uint64 // one bit per remote rank; this one is none
+	Ranks rankset.Set // the remote ranks; this one is none
 	// Words is the queue of descriptors and Length its length; Next is what
 	// proxy.Start has returned.
 	Words        uint64
@@ -80,16 +80,16 @@ type Mailbox struct {
 	MessageBytes int64 // of every lease: the proxy's LeaseBytes, at most what links take
 	// Rings are where links put messages together that are sent, and where
 	// messages come, by rank.
-	Send, Receive [MaxRanks]uint64
+	Send, Receive [rankset.MaxRanks]uint64
 }
 
 // remoteSide is what an engine has for remote ranks.
 type remoteSide struct {
-	ranks        uint64
+	ranks        rankset.Set
 	messageBytes int64
 	common       remoteCommon
 	private      *Memory // remoteRank by rank, the queue's next number, lists of tokens
-	shadows      [MaxRanks]*Memory
+	shadows      [rankset.MaxRanks]*Memory
 	order        remoteOrderArgs
 	send         remoteSendArgs
 	take         remoteTakeArgs
@@ -97,7 +97,7 @@ type remoteSide struct {
 
 // Where things are in remoteSide.private.
 const (
-	remoteNextOff    = int64(MaxRanks * unsafe.Sizeof(remoteRank{}))
+	remoteNextOff    = int64(rankset.MaxRanks * unsafe.Sizeof(remoteRank{}))
 	remoteMessageOff = remoteNextOff + 64
 	remoteTokensOff  = remoteNextOff + 128
 )
@@ -107,8 +107,8 @@ const (
 // Restart comes before it, not after it. Each remote rank gets a shadow of as many
 // bytes as a rank's shared memory: its outputs come there.
 func (e *Engine) SetMailbox(m Mailbox) error {
-	if m.Ranks>>e.cfg.NumRanks != 0 || m.Ranks>>e.cfg.Rank&1 == 1 {
-		return fmt.Errorf("remote ranks are %#x, this one is %d of %d", m.Ranks, e.cfg.Rank, e.cfg.NumRanks)
+	if !m.Ranks.Minus(rankset.Upto(e.cfg.NumRanks)).Empty() || m.Ranks.Has(e.cfg.Rank) {
+		return fmt.Errorf("remote ranks are %v, this one is %d of %d", m.Ranks, e.cfg.Rank, e.cfg.NumRanks)
 	}
 	f := e.remote
 	if f == nil {
@@ -127,15 +127,14 @@ func (e *Engine) SetMailbox(m Mailbox) error {
 	return e.writeRemoteArgs(f, &m)
 }
 
-func (e *Engine) allocateRemote(f *remoteSide, ranks uint64) (err error) {
+func (e *Engine) allocateRemote(f *remoteSide, ranks rankset.Set) (err error) {
 	if f.private == nil {
 		lists := int64(e.cfg.NumRanks) * int64(e.cfg.MaxSelections) * 4
 		if f.private, err = e.d.Alloc(uint64(remoteTokensOff + lists)); err != nil {
 			return err
 		}
 	}
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range ranks.All() {
 		if f.shadows[r] == nil {
 			if f.shadows[r], err = e.d.Alloc(e.cfg.SharedBytes()); err != nil {
 				return err
@@ -157,7 +156,7 @@ func (e *Engine) writeRemoteArgs(f *remoteSide, m *Mailbox) error {
 			return err
 		}
 	}
-	next, longest, ranks := []uint64{m.Next}, []uint64{uint64(m.MessageBytes)}, []uint64{m.Ranks}
+	next, longest, ranks := []uint64{m.Next}, []uint64{uint64(m.MessageBytes)}, []uint64{m.Ranks.Word()}
 	return errors.Join(e.copyIn(f.common.Queue.Next, next), e.copyIn(f.common.MessageBytes, longest),
 		e.copyIn(e.private.Address()+uint64(unsafe.Offsetof(state{}.Remote)), ranks))
 }
@@ -185,8 +184,8 @@ func (f *remoteSide) close() error {
 	return errors.Join(all...)
 }
 
-// isRemote reports whether there is anybody to send messages to.
-func (e *Engine) isRemote() bool { return e.remote != nil && e.remote.ranks != 0 }
+// isRemote reports whether there are ranks to send messages to.
+func (e *Engine) isRemote() bool { return e.remote != nil && !e.remote.ranks.Empty() }
 
 // CheckRemote says why an operation is not possible with remote ranks; nil without any.
 func (e *Engine) CheckRemote(s *layout.Slab, topK int) error {
@@ -233,7 +232,7 @@ func (e *Engine) sendRemote(common *common, c *Dispatch) error {
 		Tokens: f.private.Address() + uint64(remoteTokensOff), ListTokens: int64(e.cfg.MaxSelections),
 		Weights: c.Weights, Extra: c.Extra,
 	}
-	f.send.Common.Counters = 0 // nobody would book its waits, but the next launch as its own
+	f.send.Common.Counters = 0 // else the next launch would book its waits as its own
 	return launch(e, c.Stream, kernelRemoteSend, common.NumRanks, e.threads.row, &f.send)
 }
 

@@ -38,7 +38,7 @@ type hostRing struct {
 func (r hostRing) Bytes(off, n int64) []byte { return r.m.Bytes()[off : off+n : off+n] }
 func (r hostRing) Release()                  {}
 
-// remoteMember is one of two ranks whose kernels reach one another by messages.
+// remoteMember is one of two ranks that reach one another by messages of kernels.
 type remoteMember struct {
 	*member
 	g       *group

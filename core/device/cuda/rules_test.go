@@ -141,8 +141,8 @@ func TestCapturesDoNotMerge(t *testing.T) {
 	require.ErrorIs(t, err, libcuda.ErrStreamCaptureInvalidate)
 }
 
-// TestCaptureIsNotAsked: how far what is captured has come nobody may ask, nor wait
-// for it once the capture is over.
+// TestCaptureIsNotAsked: the driver refuses to say how far captured work has come, and
+// to wait for it once the capture is over.
 func TestCaptureIsNotAsked(t *testing.T) {
 	f := fork(t)
 	lib := f.d.lib

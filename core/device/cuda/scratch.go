@@ -1,6 +1,10 @@
 package cuda
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // scratch is where everything of a rank's private memory lies, in bytes.
 type scratch struct {
@@ -23,7 +27,7 @@ func scratchOf(c *Config) (s scratch) {
 		return off
 	}
 	at := int64(unsafe.Sizeof(state{}))
-	s.bases = take(&at, MaxRanks*8)
+	s.bases = take(&at, rankset.MaxRanks*8)
 	s.use = take(&at, 8*MaxSlots)
 	s.slots = at
 	in := int64(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// sharing counts who uses a Memory besides its owner.
+// sharing counts the users of a Memory besides its owner.
 type sharing struct {
 	mu         sync.Mutex
 	numSharers int
@@ -63,7 +63,7 @@ func (m *Memory) unshare() error {
 func (m *Memory) NumBytes() uint64 { return m.numBytes }
 
 // Export gives a descriptor that another process can import, which the caller
-// owns. What it stands for lives until the last who has it lets go.
+// owns. What it stands for lives until the last process that has it closes it.
 func (m *Memory) Export() (fd int, err error) {
 	made := false
 	err = m.d.do(func() (err error) {

@@ -35,7 +35,7 @@ type Surveyed struct {
 	// NoRDMA is why no NIC can be let into its memory; "" if nothing speaks against
 	// it.
 	NoRDMA string `json:"no_rdma"`
-	// Peers are the other devices whose memory it can map.
+	// Peers are the other devices that it can map memory of.
 	Peers []int `json:"peers"`
 	// Atomics are those of them with which it has native atomics, both ways.
 	Atomics []int `json:"atomics_with"`

@@ -47,8 +47,8 @@ func TestThousandOperationsOfFP8(t *testing.T) {
 	f.thousand(t, []int{5, 2, 10})
 }
 
-// fixedOutputs is an operation whose experts make the same of every row, so that a
-// graph needs nobody between its phases.
+// fixedOutputs is an operation with experts that make the same of every row, so that a
+// graph needs no host between its phases.
 type fixedOutputs struct {
 	g     *group
 	o     *op

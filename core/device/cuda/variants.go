@@ -1,6 +1,8 @@
 package cuda
 
-// What is chosen by an operation's shape: kernels whose inner loops are made for
+import "github.com/moewire/moewire/core/group/rankset"
+
+// What is chosen by an operation's shape: kernels with inner loops that are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
 // shape, because a hidden size is a multiple of 8; how many of such loads a
 // thread has under way is the variant's (kernels/streams.cuh).
@@ -110,7 +112,7 @@ func (e *Engine) reduceKernel(c *common, threads uint32) int {
 // warpThreads run together. leastThreads of a block: one for each rank.
 const (
 	warpThreads  = 32
-	leastThreads = (MaxRanks + warpThreads - 1) / warpThreads * warpThreads
+	leastThreads = (rankset.MaxRanks + warpThreads - 1) / warpThreads * warpThreads
 )
 
 // rowThreads is how many threads of most move a row: so many that each of them

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -34,7 +35,7 @@ func TestRowThreads(t *testing.T) {
 	}
 	for vectors := uint32(1); vectors < 3000; vectors++ {
 		n := rowThreads(int32(vectors*vectorValues), 256)
-		require.True(t, n%warpThreads == 0 && n >= MaxRanks && n <= 256)
+		require.True(t, n%warpThreads == 0 && n >= rankset.MaxRanks && n <= 256)
 		require.LessOrEqual(t, (vectors+n-1)/n, (vectors+255)/256, "%d", vectors)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -40,7 +41,7 @@ func TestWaitNs(t *testing.T) {
 	graph := g.record(o, 0, 1, 0)
 	for range 3 {
 		g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, m.stream) })
-		eventually(t, "rank 0 waits", func() bool { return m.Waits() == 2 })
+		eventually(t, "rank 0 waits", func() bool { return m.Waits() == rankset.Of(1) })
 		g.identity(o, 1, 0)
 		g.sync()
 	}
@@ -49,7 +50,7 @@ func TestWaitNs(t *testing.T) {
 	g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
 }
 
-// TestWaitsInOrder: in deterministic order a dispatch waits three times, and who
+// TestWaitsInOrder: in deterministic order a dispatch waits three times, and a rank that
 // is late with the last of them is not blamed for the first.
 func TestWaitsInOrder(t *testing.T) {
 	g, o, _ := smallIn(t, 3, flagOrdered)
@@ -60,7 +61,7 @@ func TestWaitsInOrder(t *testing.T) {
 	inbox := &dl.At[arena](uintptr(m.Shared())).From[2]
 	eventually(t, "rank 2 has opened", func() bool { return inbox.Open[0] != 0 })
 	send(0)
-	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == 2 })
+	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == rankset.Of(1) })
 	g.late(o, 1, 2)
 	m.sameAsTotals(t, dispatched, combined)
 }
@@ -77,16 +78,16 @@ func TestHostsWaitsInOrder(t *testing.T) {
 	}
 	ready := func() uint32 { return peek[state](g, m.private.Address()).Slot[0].Finished[stepCounts] }
 	eventually(t, "rank 0 has the counts of all but rank 2", func() bool {
-		return ready() == 2 && m.Waits() == 1<<2
+		return ready() == 2 && m.Waits() == rankset.Of(2)
 	})
 	g.late(o, 2, 1)
 	m.sameAsTotals(t, dispatched, combined)
 }
 
-// late has one rank send last, and looks whom rank 0 blames: not the prompt one.
+// late has one rank send last, and checks that rank 0 blames it, not the prompt one.
 func (g *group) late(o *op, who, prompt int) {
 	const late = 200 * time.Millisecond
-	time.Sleep(late) // not for anybody: it is what the rank is late
+	time.Sleep(late) // not to wait for something: it is how late the rank is
 	require.NoError(g.t, g.ranks[who].Send(&o.calls[who]))
 	for r, m := range g.ranks {
 		require.NoError(g.t, m.Receive(&o.calls[r]))

@@ -23,7 +23,7 @@ type ways struct {
 // IPCHandle works.
 func (m *Memory) ByDescriptor() bool { return m.types&libcuda.HandlePosixFD != 0 }
 
-// Fabric names the memory to other processes, if it was made for that. Whoever
+// Fabric names the memory to other processes, if it was made for that. A process that
 // knows the handle, and has an IMEX channel of the process that made it, may map the
 // memory as long as it is there, and keeps it then; the handle itself keeps nothing.
 func (m *Memory) Fabric() (h libcuda.FabricHandle, ok bool) {

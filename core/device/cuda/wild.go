@@ -18,7 +18,7 @@ const (
 // Wild is a word of another rank that it cannot have stored.
 type Wild struct{ kind, held uint64 }
 
-// Why says it in words, of the rank whose it is.
+// Why says it in words, of the rank that owns the word.
 func (w Wild) Why() string {
 	const room = "its memory was overwritten: %s holds %#x, which leaves no room for the rows of this rank"
 	switch w.kind {

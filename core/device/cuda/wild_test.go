@@ -10,9 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// words of a rank's shared memory.
+// openAt is the address of the word by which rank from tells m that it has opened a slot.
 func (m *member) openAt(from int, op uint64) uint64 {
 	in := uint64(from)*uint64(unsafe.Sizeof(inbox{})) + uint64(unsafe.Offsetof(inbox{}.Open))
 	return m.Shared() + in + 8*(op%openRing)
@@ -24,7 +25,7 @@ func (m *member) layoutAt(s *layout.Slab, l, source int) uint64 {
 	return m.Slab(0) + uint64(s.Layout(int64(l), int64(source)))
 }
 
-// overwrite stores a word as whoever has a wild pointer does.
+// overwrite stores a word as a wild pointer does.
 func (g *group) overwrite(at, v uint64) { poke(g, at, func(w *uint64) { *w = v }) }
 
 // mustWild is what a rank's device has told of another one.
@@ -38,7 +39,7 @@ func mustWild(t *testing.T, m *member, rank int, kind uint64) {
 	require.Equal(t, kind, w.kind, "%s", w.Why())
 }
 
-// mustSurrender is how a rank ends whose own memory was overwritten.
+// mustSurrender is how a rank ends after its own memory was overwritten.
 func mustSurrender(t *testing.T, m *member, kind uint64) {
 	t.Helper()
 	require.EqualValues(t, errorWild, m.report().Error, "%v", m.Failure())
@@ -52,7 +53,7 @@ func TestWildCounter(t *testing.T) {
 	emulate(t)
 	capacity := uint64(3 * 6) // of small
 	for _, held := range []uint64{
-		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, MaxRanks<<31 + 1, capacity, capacity + 1,
+		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, rankset.MaxRanks<<31 + 1, capacity, capacity + 1,
 	} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
 			g, o, slabs := small(t, 3)
@@ -61,10 +62,10 @@ func TestWildCounter(t *testing.T) {
 				o.ids[r][0] = 4 // the first expert of rank 2
 			}
 			g.starts(o, 2)
-			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == 0b011 })
+			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
 			g.overwrite(g.ranks[2].counterAt(0), held)
 			g.starts(o, 0, 1)
-			wraps := held > math.MaxUint64-8 // then it is a small number for who comes next
+			wraps := held > math.MaxUint64-8 // then it is a small number for the next rank
 			eventually(t, "the word is found", func() bool {
 				_, by0 := g.ranks[0].Wild(2)
 				_, by1 := g.ranks[1].Wild(2)
@@ -104,8 +105,8 @@ func (g *group) combineWithout(o *op, slabs *layout.Slab, lost int, ranks ...int
 	g.goesOn(o, len(ranks))
 }
 
-// TestWildCounterOrAnotherShape: who finds no room at a rank whose parameters are others
-// hears of those.
+// TestWildCounterOrAnotherShape: a rank that finds no room at an owner with other
+// parameters gets an error about the parameters.
 func TestWildCounterOrAnotherShape(t *testing.T) {
 	emulate(t)
 	g, o, _ := small(t, 2)
@@ -113,7 +114,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	o.calls[1].Shape.MaxTokens, o.calls[1].NumTokens = 7, 1
 	g.ranks[1].cfg.SlabBytes += 1 << 30 // the larger shape is checked elsewhere
 	g.starts(o, 1)
-	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == 0b01 })
+	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == rankset.Of(0) })
 	g.overwrite(g.ranks[1].counterAt(0), 12)
 	g.starts(o, 0)
 	g.sync()
@@ -123,7 +124,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	}
 }
 
-// TestWildOwnWords: a rank whose own words were overwritten finds out, and nothing of
+// TestWildOwnWords: a rank finds out that its own words were overwritten, and nothing of
 // them comes to the caller.
 func TestWildOwnWords(t *testing.T) {
 	emulate(t)

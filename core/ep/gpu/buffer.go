@@ -8,7 +8,8 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/cudaipc"
 )
@@ -34,9 +35,9 @@ type Buffer struct {
 	mapped      []mapped      // by rank
 	remote      remote
 	fenced      fenced
-	drained     chan error // of a wait for the device that goes on in the background
-	settled     bool       // nothing that was launched before the latest Prepare runs
-	entered     uint64     // ranks that may have written in the latest epoch
+	drained     chan error  // of a wait for the device that goes on in the background
+	settled     bool        // nothing that was launched before the latest Prepare runs
+	entered     rankset.Set // ranks that may have written in the latest epoch
 	end         ending
 
 	pages sync.RWMutex // the others' control pages stay while it is held for reading
@@ -159,7 +160,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 	}
 	_, ranks := remoteOf(b.dom)
 	b.remote.ranks.Store(ranks)
-	b.remote.reached = 0
+	b.remote.reached = rankset.Set{}
 	bytes := b.sharedBytes()
 	for r := range b.mapped {
 		m := &b.mapped[r]
@@ -221,8 +222,8 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	defer b.stateMu.Unlock()
 	set := membership.Set(b.dom.Members().Load())
 	b.detector = ep.NewFailureDetector(b.dom, epoch)
-	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
-	b.fenced, b.wild.ranks = fenced{}, 0
+	b.epoch, b.base, b.entered = epoch, base, set.Ranks().And(b.dom.Present())
+	b.fenced, b.wild.ranks = fenced{}, rankset.Set{}
 	if !set.In(epoch, b.self) {
 		b.expelled(uint64(set)) // it has joined: the others wait until it is quiesced
 		return ep.ErrFenced
@@ -232,7 +233,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	}
 	b.reduces, b.receipts = launches{}, launches{}
 	b.watch.reset()
-	b.engine.SetQuiesced(0)
+	b.engine.SetQuiesced(rankset.Set{})
 	b.engine.SetMembers(uint64(set))
 	b.knowMembers(set)
 	b.outside, b.why = false, nil
@@ -260,7 +261,7 @@ func (b *Buffer) Path(rank int) string {
 		return ""
 	case rank == b.self:
 		return "self"
-	case b.remote.reached>>rank&1 == 1:
+	case b.remote.reached.Has(rank):
 		return "messages"
 	case b.mapped[rank].view == nil:
 		return ""
@@ -272,33 +273,33 @@ func (b *Buffer) Path(rank int) string {
 // that it could.
 func (b *Buffer) NoFabric() error { return b.engine.Memory().NoFabric() }
 
-// Members returns one bit per member of this rank's epoch; 0 after Close.
-func (b *Buffer) Members() uint64 {
+// Members returns the members of this rank's epoch; none after Close.
+func (b *Buffer) Members() rankset.Set {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	if b.closed {
-		return 0
+		return rankset.Set{}
 	}
 	set := membership.Set(b.dom.Members().Load())
 	if set.Epoch() != b.epoch {
-		return 0
+		return rankset.Set{}
 	}
-	return set.Ranks() & b.dom.Present()
+	return set.Ranks().And(b.dom.Present())
 }
 
 // Membership returns which ranks are in the group now, whatever its epoch (without this
 // rank's bit when that is not the one it joined), that epoch, and how many ranks this
 // one has fenced. Zeros after Close.
-func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
+func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	if b.closed {
-		return 0, 0, 0
+		return rankset.Set{}, 0, 0
 	}
 	set := membership.Set(b.dom.Members().Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
-		ranks &^= 1 << b.self // it is another process's
+		ranks = ranks.Without(b.self) // it is another process's
 	}
 	return ranks, set.Epoch(), b.lost
 }

@@ -74,8 +74,8 @@ func TestHooks(t *testing.T) {
 }
 
 // TestKeepHeld: what TestStaleHandles shows of the oldest handle is refused on
-// request. One that was combined makes room, whoever is older, and so does one that
-// is left to its graph.
+// request. A handle that was combined makes room, also if another one is older, and so
+// does one that is left to its graph.
 func TestKeepHeld(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 5))
@@ -219,8 +219,8 @@ func (o *op) publish() gpu.ReduceTicket {
 	return ticket
 }
 
-// TestReduceOfTakenSlot: a handle whose slot was taken has its sum, launched by
-// the dispatch that took it.
+// TestReduceOfTakenSlot: a handle that has lost its slot has its sum: the dispatch that
+// took the slot launched it.
 func TestReduceOfTakenSlot(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 6))
@@ -261,7 +261,7 @@ func TestReduceLongAfter(t *testing.T) {
 	require.NoError(t, r.Err())
 }
 
-// TestReduceOfAnEarlierCombine: its sum was launched by the next one, whose own is
+// TestReduceOfAnEarlierCombine: the next combine launched its sum. The sum of that one is
 // not launched, or given up, in its place.
 func TestReduceOfAnEarlierCombine(t *testing.T) {
 	emu := cudatest.Emulate(t)

@@ -268,7 +268,7 @@ func (b *Buffer) LeaveToGraph(h Handle) error {
 }
 
 func (b *Buffer) release(s *slot, stream uint64) error {
-	c, err := b.letGo(s, stream)
+	c, err := b.endHandle(s, stream)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Bounds that apply when a Config leaves them 0.
@@ -43,7 +44,7 @@ type Config struct {
 	Deterministic bool
 	// Placement is what the ranks have agreed on (AgreePlacement). Links are the device's,
 	// by which they agree. With PlacementOpen there is no agreement: Connect and Install
-	// refuse ranks whose device has no native atomics with this one's, unless
+	// refuse ranks that lack native atomics between their device and this one's, unless
 	// Deterministic.
 	Placement Placement
 	Links     cuda.Links
@@ -113,7 +114,7 @@ func (c *Config) check() error {
 }
 
 // mostExperts is what a full group can have.
-const mostExperts = cuda.MaxRanks * layout.MaxLocalExperts
+const mostExperts = rankset.MaxRanks * layout.MaxLocalExperts
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {

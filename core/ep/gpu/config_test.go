@@ -62,8 +62,8 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// TestEndsBeforeTheDeviceGivesUp: who is to be killed is dead long before the device
-// stops waiting for memory that it may write to, whatever the call's timeout.
+// TestEndsBeforeTheDeviceGivesUp: a rank that is to be killed is dead long before the
+// device stops waiting for memory that the rank may write to, whatever the call's timeout.
 func TestEndsBeforeTheDeviceGivesUp(t *testing.T) {
 	source, err := os.ReadFile("../../device/cuda/kernels/waits.cuh")
 	require.NoError(t, err)

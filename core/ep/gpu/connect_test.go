@@ -39,7 +39,7 @@ func connectAgain(t *testing.T, told int) {
 	roundOf(ops(t, group, 20))
 }
 
-// TestCloseEndsConnect: who waits for a rank that does not come hears that the
+// TestCloseEndsConnect: a Connect that waits for a rank that does not come returns that the
 // buffer was closed, and Close does not wait for the deadline.
 func TestCloseEndsConnect(t *testing.T) {
 	r, mute := newAlone(t)

@@ -1,6 +1,10 @@
 package gpu
 
-import "time"
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // SetDrainTimeout changes that of Config, between calls.
 func (b *Buffer) SetDrainTimeout(d time.Duration) { b.cfg.DrainTimeout = d }
@@ -42,7 +46,7 @@ func (b *Buffer) Asks() (answered func()) {
 }
 
 // Waiting is watch.waiting of a watcher that has seen nothing yet.
-func Waiting(ranks uint64, now time.Time, wait func(rank int) uint64) time.Time {
+func Waiting(ranks rankset.Set, now time.Time, wait func(rank int) uint64) time.Time {
 	return new(watch).waiting(ranks, now, wait)
 }
 

@@ -101,8 +101,8 @@ func (p *pair) makeTensors() (err error) {
 
 const pairBytes = 64 << 10
 
-// exchange is an operation whose phases are launched apart. Who fails leaves the
-// other one alone, whose call goes on without it.
+// exchange is an operation with phases that are launched apart. If one rank fails, the
+// other one's call goes on without it.
 func (p *pair) exchange() error {
 	for _, r := range p.ranks {
 		r.active.values[0], r.active.values[1] = 1, 1

@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/inproc"
@@ -39,8 +40,8 @@ func roundOf(all []*op, lost ...int) {
 	}
 }
 
-// TestKilled: whoever waits for a rank whose process ends goes on without it at
-// once, without any deadline, and so do later operations.
+// TestKilled: when the process of a rank ends, ranks that wait for it go on without it
+// at once, without any deadline, and so do later operations.
 func TestKilled(t *testing.T) {
 	group := newGroup(t, 3)
 	all := ops(t, group, 10)
@@ -56,22 +57,22 @@ func TestKilled(t *testing.T) {
 		o.check(2)
 		require.Equal(t, []int32{1, 1, 0}, o.r.active.values)
 		require.NoError(t, o.r.Err())
-		require.EqualValues(t, 0b011, o.r.Members())
+		require.EqualValues(t, rankset.Of(0, 1), o.r.Members())
 	}
 	for range 4 {
 		roundOf(all[:2], 2)
 	}
 }
 
-// setDepth is for one test. It comes after the group, whose end waits for what
-// was launched.
+// setDepth is for one test. It comes after the group, because the group's end waits for
+// what was launched.
 func setDepth(t *testing.T, emu *cudatest.Driver, launches int) {
 	t.Cleanup(func() { emu.Depth(1 << 30) })
 	emu.Depth(launches)
 }
 
 // TestKilledWhileLaunchesWait: a rank that has launched more than its device takes,
-// and so waits for it in a call, goes on all the same when whom the device waits
+// and so waits for it in a call, goes on all the same when the rank that the device waits
 // for is lost; nothing was decided in the call.
 func TestKilledWhileLaunchesWait(t *testing.T) {
 	emu := cudatest.Emulate(t)
@@ -250,7 +251,7 @@ func TestReplayAcrossUpdate(t *testing.T) {
 
 // record captures n operations.
 func record(o *op, n int) (exec libcuda.GraphExec) {
-	runtime.LockOSThread() // who has begun a capture ends it
+	runtime.LockOSThread() // the thread that has begun a capture ends it
 	defer runtime.UnlockOSThread()
 	r := o.r
 	s := libcuda.Stream(r.stream)
@@ -269,7 +270,7 @@ func record(o *op, n int) (exec libcuda.GraphExec) {
 	return exec
 }
 
-// TestReplayTakesTheSlot: a handle whose slot a replay has used gives an error,
+// TestReplayTakesTheSlot: a handle gives an error after a replay has used its slot,
 // never another operation's sums.
 func TestReplayTakesTheSlot(t *testing.T) {
 	r := newGroup(t, 1)[0]

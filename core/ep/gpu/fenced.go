@@ -2,10 +2,10 @@ package gpu
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -13,23 +13,23 @@ import (
 // fenced are ranks of this host that the group has taken out while this rank stayed in
 // it, and that may still write into memory here.
 type fenced struct {
-	since [transport.MaxRanks]time.Time // zero: the rank is not one of them
-	ended uint64                        // ranks with a process that was killed, or cannot be
-	kept  uint64                        // ranks with a process that is not killed, since it holds healthy ranks, too
+	since [rankset.MaxRanks]time.Time // zero: the rank is not one of them
+	ended rankset.Set                 // ranks with a process that was killed, or cannot be
+	kept  rankset.Set                 // ranks with a process that is not killed, since it holds healthy ranks, too
 	// absent were taken out because they had not come to a rendezvous: leaveOut.
-	absent uint64
+	absent rankset.Set
 }
 
 // endFenced kills the processes that Config.EndAfter asks to kill. loud are the ranks
 // that were members of the epoch, are not any more, and may still write. The caller
 // holds b.stateMu and is a member: a rank that is out itself may be on the wrong side,
 // and kills no process.
-func (b *Buffer) endFenced(loud uint64, now time.Time) {
+func (b *Buffer) endFenced(loud rankset.Set, now time.Time) {
 	if b.cfg.EndAfter == 0 {
 		return
 	}
 	for r := range b.ranks {
-		if loud>>r&1 == 0 {
+		if !loud.Has(r) {
 			b.fenced.since[r] = time.Time{}
 		} else if b.fenced.since[r].IsZero() {
 			b.fenced.since[r] = now
@@ -38,16 +38,16 @@ func (b *Buffer) endFenced(loud uint64, now time.Time) {
 	b.endOverdue(loud, now)
 }
 
-// endOverdue kills the processes of those loud ranks whose time is over. The caller
-// holds b.stateMu.
-func (b *Buffer) endOverdue(loud uint64, now time.Time) {
-	loud &^= b.left(loud) // a rank that has left quiesces by itself, and may take its time
+// endOverdue kills the processes of those loud ranks that are overdue. The caller holds
+// b.stateMu.
+func (b *Buffer) endOverdue(loud rankset.Set, now time.Time) {
+	loud = loud.Minus(b.left(loud)) // a rank that has left quiesces by itself, and may take its time
 	for r, since := range b.fenced.since {
-		due := loud&^b.fenced.ended>>r&1 == 1 && !since.IsZero()
+		due := loud.Minus(b.fenced.ended).Has(r) && !since.IsZero()
 		if !due || now.Sub(since) < b.cfg.EndAfter || b.keep(r, now.Sub(since)) {
 			continue
 		}
-		b.fenced.ended |= 1 << r
+		b.fenced.ended = b.fenced.ended.With(r)
 		b.note(b.about(telemetry.Lost, r, now.Sub(since), b.kill(r)))
 	}
 }
@@ -56,8 +56,8 @@ func (b *Buffer) endOverdue(loud uint64, now time.Time) {
 // caller holds b.stateMu.
 func (b *Buffer) keep(rank int, waited time.Duration) bool {
 	other, is := b.housemate(rank)
-	if is && b.fenced.kept>>rank&1 == 0 {
-		b.fenced.kept |= 1 << rank
+	if is && !b.fenced.kept.Has(rank) {
+		b.fenced.kept = b.fenced.kept.With(rank)
 		b.note(b.about(telemetry.Lost, rank, waited, fmt.Sprintf("%s%d, which was not taken out", whyKept, other)))
 	}
 	return is
@@ -72,9 +72,9 @@ func (b *Buffer) housemate(rank int) (other int, is bool) {
 	if pid == 0 {
 		return 0, false
 	}
-	healthy := membership.Set(b.dom.Members().Load()).Ranks() | b.left(b.entered) | b.fenced.absent
-	for rest := b.entered & healthy &^ (1<<b.self | 1<<rank); rest != 0; rest &= rest - 1 {
-		if other := bits.TrailingZeros64(rest); b.pidOf(other) == pid {
+	healthy := membership.Set(b.dom.Members().Load()).Ranks().Or(b.left(b.entered)).Or(b.fenced.absent)
+	for other := range b.entered.And(healthy).Minus(rankset.Of(b.self, rank)).All() {
+		if b.pidOf(other) == pid {
 			return other, true
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// beside is a domain whose processes seem to be others, of this host: one per rank,
-// or the one that house says.
+// beside is a domain that makes ranks seem to be other processes of this host: one per
+// rank, or the one that house says.
 type beside struct {
 	*drowsy
 	kills atomic.Int32
@@ -52,8 +52,8 @@ func (p another) End() error {
 	return p.d.fails
 }
 
-// TestFencedAreEnded: who was taken out and does not quiesce is ended, once, by a
-// member, if that was asked for; who quiesces is not.
+// TestFencedAreEnded: if that was asked for, a member ends a rank that was taken out and
+// does not quiesce, once; a rank that quiesces is not ended.
 func TestFencedAreEnded(t *testing.T) {
 	const soon = 10 * time.Millisecond
 	for name, c := range map[string]struct {

@@ -22,7 +22,7 @@ import (
 // connectIn bounds what takes milliseconds.
 const connectIn = time.Minute
 
-// shape is small: a row is 256 bytes.
+// shapeOf is a small shape: a row is 256 bytes.
 func shapeOf(ranks int) layout.Shape {
 	return layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
 }

@@ -10,12 +10,13 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// drowsy is a domain whose watcher sleeps for as long as the test likes, as one
+// drowsy is a domain with a watcher that sleeps for as long as the test likes, as one
 // that gets no processor does.
 type drowsy struct {
 	transport.Domain
@@ -108,7 +109,7 @@ func TestLateLapses(t *testing.T) {
 	group[0].awaitWait(1, 1, was)
 	slow.release()
 	slow.await(100) // a suspicion takes a tenth of that
-	require.EqualValues(t, 0b11, group[0].Members())
+	require.EqualValues(t, rankset.Of(0, 1), group[0].Members())
 	second[1].dispatch()
 	for _, o := range second {
 		o.combine()

@@ -1,12 +1,12 @@
 package gpu
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -106,33 +106,32 @@ const (
 )
 
 // recordLost records the loss of ranks. The caller holds b.stateMu.
-func (b *Buffer) recordLost(ranks uint64, now time.Time, why string) {
-	for rest := ranks & b.rec.known; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+func (b *Buffer) recordLost(ranks rankset.Set, now time.Time, why string) {
+	for r := range ranks.And(b.rec.known).All() {
 		b.note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
 	}
-	b.rec.known &^= ranks
+	b.rec.known = b.rec.known.Minus(ranks)
 }
 
 // recordLeavers records the ranks that the group has lost without this rank's doing.
 // The caller holds b.stateMu, and is a member.
-func (b *Buffer) recordLeavers(now time.Time, members uint64) {
-	gone := b.rec.known &^ members
+func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
+	gone := b.rec.known.Minus(members)
 	left := b.left(gone)
-	for rest := left; rest != 0; rest &= rest - 1 {
-		ev := b.about(telemetry.Left, bits.TrailingZeros64(rest), 0, whyLeft)
+	for r := range left.All() {
+		ev := b.about(telemetry.Left, r, 0, whyLeft)
 		ev.Waiting = ""
 		b.note(ev)
 	}
-	b.rec.known &^= left
-	b.recordLost(gone&^left, now, whyGone)
+	b.rec.known = b.rec.known.Minus(left)
+	b.recordLost(gone.Minus(left), now, whyGone)
 }
 
 // left returns those of the ranks that have left the epoch by themselves.
-func (b *Buffer) left(ranks uint64) (left uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		if area, ok := b.areaOf(bits.TrailingZeros64(rest)); ok && area.HasLeft(b.epoch) {
-			left |= rest & -rest
+func (b *Buffer) left(ranks rankset.Set) (left rankset.Set) {
+	for r := range ranks.All() {
+		if area, ok := b.areaOf(r); ok && area.HasLeft(b.epoch) {
+			left = left.With(r)
 		}
 	}
 	return left
@@ -140,12 +139,11 @@ func (b *Buffer) left(ranks uint64) (left uint64) {
 
 // recordSlow reports ranks that the device has waited for too long: after SlowAfter,
 // then each time the wait has become twice as long. Not without recording.
-func (b *Buffer) recordSlow(ranks uint64, now time.Time) {
+func (b *Buffer) recordSlow(ranks rankset.Set, now time.Time) {
 	if !b.rec.on {
 		return
 	}
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range ranks.All() {
 		is, waited := &b.watch.began[r], b.watch.waited(r, now)
 		if waited < max(is.slow, b.cfg.SlowAfter) {
 			continue
@@ -218,6 +216,6 @@ func (b *Buffer) endObserving() {
 
 // knowMembers notes the ranks that may be lost from now on.
 func (b *Buffer) knowMembers(set membership.Set) {
-	b.rec.known = set.Ranks() &^ (1 << b.self)
+	b.rec.known = set.Ranks().Without(b.self)
 	b.rec.area.SetEpoch(b.epoch)
 }

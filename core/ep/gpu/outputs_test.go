@@ -13,8 +13,8 @@ import (
 )
 
 // TestCombineBufferAfterACombine: what comes behind CombineX on the stream writes where
-// outputs were read, once the other rank has read them. Whose own sum is not launched
-// has that launched first.
+// outputs were read, once the other rank has read them. If the own sum is not launched
+// yet, it is launched first.
 func TestCombineBufferAfterACombine(t *testing.T) {
 	group := newGroup(t, 2)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 12))

@@ -94,14 +94,14 @@ func (b *Buffer) takeOver(s *slot, stream uint64) error {
 	if s.combined() { // the dispatch releases it, and its own messages say so
 		return nil
 	}
-	_, err := b.letGo(s, stream)
+	_, err := b.endHandle(s, stream)
 	return err
 }
 
-// letGo ends a slot's handle. Remote ranks get what its first phase has left for them,
-// and learn that there will be no more outputs. The call that letGo returns is of the
+// endHandle ends a slot's handle. Remote ranks get what its first phase has left for them,
+// and learn that there will be no more outputs. The call that endHandle returns is of the
 // slot's operation, on the stream.
-func (b *Buffer) letGo(s *slot, stream uint64) (*cuda.Call, error) {
+func (b *Buffer) endHandle(s *slot, stream uint64) (*cuda.Call, error) {
 	s.live = false
 	c := &s.combine.Call // on the heap already
 	split := c.Split || s.dispatch.Split

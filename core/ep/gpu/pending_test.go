@@ -18,8 +18,8 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// crossing is a rank with one slot whose caller goes on on a second stream, while
-// the first one has work that does not end before open.
+// crossing is a rank with one slot. Its caller continues on a second stream, while the
+// first one has work that does not end before open.
 type crossing struct {
 	*rank
 	second uint64
@@ -173,7 +173,7 @@ func TestPendingSumBeforeACombine(t *testing.T) {
 
 // capture records what f launches on a stream; end frees the graph.
 func (c *crossing) capture(stream uint64, f func()) (exec libcuda.GraphExec, end func()) {
-	runtime.LockOSThread() // who has begun a capture ends it
+	runtime.LockOSThread() // the thread that has begun a capture ends it
 	defer runtime.UnlockOSThread()
 	c.must(func() error { return c.emu.BeginCapture(libcuda.Stream(stream), libcuda.CaptureModeThreadLocal) })
 	f()

@@ -130,8 +130,8 @@ func TestConnectNeedsAtomics(t *testing.T) {
 	}
 }
 
-// TestRowsByCounts: with devices whose additions to one another's memory are lost,
-// ranks that have agreed on that order get all rows, in order of rank.
+// TestRowsByCounts: with devices that lose additions to one another's memory, ranks that
+// have agreed on that order get all rows, in order of rank.
 func TestRowsByCounts(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "3")

@@ -28,7 +28,7 @@ func fabricFor(path string) string {
 	return "0"
 }
 
-// needFabric skips on a device whose driver gives no fabric handles, and says why.
+// needFabric skips on a device if its driver gives no fabric handles, and says why.
 func needFabric(t *testing.T) {
 	t.Helper()
 	emu := cudatest.Open(t)

@@ -90,8 +90,8 @@ func TestHostsKilled(t *testing.T) {
 	g.replaceKilled(t, spec)
 }
 
-// TestHostsFrozen stops the process of a remote rank: who waits for it goes on at its
-// deadline, by the same failure detector as on one host, and takes it back by an update.
+// TestHostsFrozen stops the process of a remote rank: ranks that wait for it go on at their
+// deadline, by the same failure detector as on one host, and take it back by an update.
 func TestHostsFrozen(t *testing.T) {
 	g := startProcesses(t, overHosts(t, rankSpec{Play: "frozen"}, "ab"))
 	g.freezeOne(t)

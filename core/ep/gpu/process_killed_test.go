@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// Who waits for a rank that is killed hears of it, and the wait ends, long before the
+// A rank that waits for a killed one is told of it, and the wait ends, long before the
 // deadline.
 const (
 	killedDeadline = 30 * time.Second
@@ -49,7 +51,7 @@ func playKilled(c *child) {
 		saw := c.exchange(fmt.Sprint("round", i), []byte{byte(c.active.values[1])}, 1)
 		gone = saw[0][0] == 0 || saw[2][0] == 0
 	}
-	require.Zero(c.t, c.Members()&0b010)
+	require.Zero(c.t, c.Members().And(rankset.Of(1)))
 	c.say("gone")
 	c.used = mark
 	c.update()

@@ -175,8 +175,8 @@ func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Durati
 	return took
 }
 
-// TestProcessFrozen stops a process: who waits for it goes on at its deadline,
-// uses its slots again once it has noticed, and takes it back by an update.
+// TestProcessFrozen stops a process: the other rank goes on at its deadline, uses its
+// slots again once the stopped one has noticed, and takes it back by an update.
 func TestProcessFrozen(t *testing.T) {
 	eachWay(t, func(t *testing.T, path string) {
 		g := startProcesses(t, rankSpec{Ranks: 2, Play: "frozen", Path: path, Seed: testenv.Seed(t)})
@@ -196,8 +196,8 @@ func (g *processes) freezeOne(t *testing.T) {
 	g.finish(0, 1)
 }
 
-// TestProcessEnded stops a process for good: who waits for it kills it, where that
-// was asked for, and goes on in its slots without an update.
+// TestProcessEnded stops a process for good: the rank that waits for it kills it, where
+// that was asked for, and goes on in its slots without an update.
 func TestProcessEnded(t *testing.T) {
 	eachWay(t, func(t *testing.T, path string) {
 		spec := rankSpec{Ranks: 2, Play: "ended", Path: path, Seed: testenv.Seed(t), EndAfter: 20 * time.Millisecond}

@@ -12,7 +12,8 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -66,8 +67,8 @@ func TestPrepareAsksTheDevice(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFencedBeforeItEnters: who was taken out before it was connected is quiesced,
-// too.
+// TestFencedBeforeItEnters: a rank that was taken out before it was connected is
+// quiesced, too.
 func TestFencedBeforeItEnters(t *testing.T) {
 	group := newUnconnected(t, 2)
 	require.NoError(t, group[0].Connect(connectIn))
@@ -113,12 +114,12 @@ func TestPrepareWaitsForTheWatcher(t *testing.T) {
 // TestWaitThatHasEnded: a wait that ends while the watcher looks has no beginning.
 func TestWaitThatHasEnded(t *testing.T) {
 	now := time.Now()
-	require.Equal(t, now, gpu.Waiting(1<<1, now, func(int) uint64 { return 0 }))
+	require.Equal(t, now, gpu.Waiting(rankset.Of(1), now, func(int) uint64 { return 0 }))
 }
 
 // TestUpdateWithoutWhoLives: a rank that does nothing, and is not at the rendezvous, learns
 // that it is out, and the others do not wait for its process to end; also where ranks
-// of another host have a part in who is a member.
+// of another host have a part in the agreement on the members.
 func TestUpdateWithoutWhoLives(t *testing.T) {
 	t.Run("one host", func(t *testing.T) { updateWithout(t, newGroup(t, 3), 2) })
 	t.Run("two hosts", func(t *testing.T) { updateWithout(t, newHosts(t, "aab").ranks, 1) })

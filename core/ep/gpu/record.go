@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
@@ -19,16 +20,16 @@ type recorder struct {
 	folded   folded
 	copied   uint64 // bytes, by combines
 	events   telemetry.Events
-	known    uint64 // members with no loss reported yet
-	paused   bool   // the device forgets what it has counted
-	ended    bool   // the buffer is being closed: no more folds
+	known    rankset.Set // members with no loss reported yet
+	paused   bool        // the device forgets what it has counted
+	ended    bool        // the buffer is being closed: no more folds
 }
 
 // folded is how much of the device's counters the area has.
 type folded struct {
 	records          uint64
-	rowsTo, rowsFrom [cuda.MaxRanks]uint64
-	waitFor          [2][cuda.MaxRanks]uint64
+	rowsTo, rowsFrom [rankset.MaxRanks]uint64
+	waitFor          [2][rankset.MaxRanks]uint64
 	experts          []uint64
 }
 
@@ -101,7 +102,7 @@ func (r *recorder) add(from *cuda.Record, epoch uint16) {
 		Tokens: uint32(from.Tokens), Op: from.Op,
 		Start: d.at(from.Start), Place: d.at(from.Place), Sent: d.at(from.Sent), Resume: d.at(from.Resume),
 		Seen: d.at(from.Seen), End: d.at(from.End), Wait: int64(from.Wait), LastAlone: int64(from.Alone),
-		RowsOut: uint32(from.RowsOut), RowsIn: uint32(from.RowsIn), Bytes: from.Bytes + from.Copied, Missing: from.Missing,
+		RowsOut: uint32(from.RowsOut), RowsIn: uint32(from.RowsIn), Bytes: from.Bytes + from.Copied, Missing: rankset.FromWord(from.Missing),
 	}
 	if from.HasFailed() {
 		rec.Outcome = telemetry.Failed

@@ -2,12 +2,12 @@ package gpu
 
 import (
 	"errors"
-	"math/bits"
 	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/proxy"
 )
@@ -16,8 +16,8 @@ import (
 // between their kernels and this rank's. Buffer.lifecycleMu guards it, but for the
 // atomic fields.
 type remote struct {
-	ranks   atomic.Uint64               // of the latest rendezvous
-	reached uint64                      // of these: the device has a way to them
+	ranks   rankset.Atomic              // of the latest rendezvous
+	reached rankset.Set                 // of these: the device has a way to them
 	proxy   atomic.Pointer[proxy.Proxy] // nil: no rank was ever remote
 	queue   *fifo.Queue
 	words   *cuda.HostMemory // of the queue of descriptors
@@ -61,10 +61,10 @@ func ringsOf(carrier transport.Remote, rank int) (send, receive ring, ok bool) {
 }
 
 // remoteOf are the ranks of other hosts now.
-func remoteOf(dom transport.Domain) (transport.Remote, uint64) {
+func remoteOf(dom transport.Domain) (transport.Remote, rankset.Set) {
 	carrier := dom.Remote()
 	if carrier == nil {
-		return nil, 0
+		return nil, rankset.Set{}
 	}
 	return carrier, carrier.Ranks()
 }
@@ -72,8 +72,7 @@ func remoteOf(dom transport.Domain) (transport.Remote, uint64) {
 // checkRemote: a device reaches ranks of other hosts only by memory that it sees.
 func checkRemote(dom transport.Domain) error {
 	carrier, ranks := remoteOf(dom)
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range ranks.All() {
 		if _, _, ok := ringsOf(carrier, r); !ok {
 			return invalid("rank %d is on another host; buffers on CUDA are for the ranks of one, unless their messages lie in memory of the device", r)
 		}
@@ -81,12 +80,12 @@ func checkRemote(dom transport.Domain) error {
 	return nil
 }
 
-func (b *Buffer) isRemote(rank int) bool { return b.remote.ranks.Load()>>rank&1 == 1 }
+func (b *Buffer) isRemote(rank int) bool { return b.remote.ranks.Load().Has(rank) }
 
 // quiesced returns those of the ranks that write nothing more: remote ranks never write
 // into this rank's memory themselves.
-func (b *Buffer) quiesced(ranks uint64) uint64 {
-	return b.detector.Quiesced(ranks) | ranks&b.remote.ranks.Load()
+func (b *Buffer) quiesced(ranks rankset.Set) rankset.Set {
+	return b.detector.Quiesced(ranks).Or(ranks.And(b.remote.ranks.Load()))
 }
 
 // reachRemote gives the device its way to the present remote ranks. Nothing of this
@@ -95,7 +94,7 @@ func (b *Buffer) reachRemote() error {
 	carrier, ranks := remoteOf(b.dom)
 	b.stopRemote()
 	f := &b.remote
-	if ranks == 0 {
+	if ranks.Empty() {
 		if f.queue == nil {
 			return nil // there never was one
 		}
@@ -139,15 +138,14 @@ func (b *Buffer) allocateRemote() (err error) {
 
 // openMailbox makes a proxy for this rendezvous: messages may have another length at
 // each one.
-func (b *Buffer) openMailbox(carrier transport.Remote, ranks uint64) (box cuda.Mailbox, err error) {
+func (b *Buffer) openMailbox(carrier transport.Remote, ranks rankset.Set) (box cuda.Mailbox, err error) {
 	f := &b.remote
 	box = cuda.Mailbox{
 		Ranks: ranks, Words: f.words.Address(), Length: queueLength, Mail: f.mail.Address(),
 		MessageBytes: min(carrier.MaxMessageBytes(), longestMessage),
 	}
 	var flush func() error
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	for r := range ranks.All() {
 		send, receive, _ := ringsOf(carrier, r)
 		box.Send[r], box.Receive[r] = send.Address(), receive.Address()
 		one, err := receive.Flush()
@@ -184,7 +182,7 @@ func (b *Buffer) ringRemote() {
 // have taken them, also those that the device has pushed and the proxy has not seen
 // yet.
 func (b *Buffer) drainMessages() {
-	if b.remote.ranks.Load() == 0 || b.usable() != nil {
+	if b.remote.ranks.Load().Empty() || b.usable() != nil {
 		return
 	}
 	p := b.remote.proxy.Load()
@@ -194,7 +192,7 @@ func (b *Buffer) drainMessages() {
 			continue
 		}
 		carrier, ranks := remoteOf(b.dom)
-		if ranks == 0 || carrier.Untaken()&b.Members() == 0 {
+		if ranks.Empty() || carrier.Untaken().And(b.Members()).Empty() {
 			return
 		}
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
 
-// gated is a domain whose messages to remote ranks are held while its gate is shut,
-// or whose carrier breaks.
+// gated is a domain that holds messages to remote ranks while its gate is shut, or that
+// has a carrier that breaks.
 type gated struct {
 	transport.Domain
 	remote gatedRemote
@@ -57,7 +58,7 @@ func (f *gatedRemote) Post(rank int, n int64) error {
 	return f.RemoteRings.Post(rank, n)
 }
 
-func (f *gatedRemote) Untaken() uint64 {
+func (f *gatedRemote) Untaken() rankset.Set {
 	if f.gate.Load() != nil {
 		f.looked.Store(true)
 	}
@@ -118,7 +119,7 @@ func TestHostsDrainWhatWasPushed(t *testing.T) {
 	}
 }
 
-// TestHostsSayWhyTheProxyFailed: who calls hears what happened on the host.
+// TestHostsSayWhyTheProxyFailed: a call's error says what happened on the host.
 func TestHostsSayWhyTheProxyFailed(t *testing.T) {
 	ranks, gates := newGated(t)
 	gates[0].remote.defect.Store(true)
@@ -160,7 +161,7 @@ func TestHostsPaths(t *testing.T) {
 	path("")
 }
 
-// TestHostsLeftIsNoLoss: ranks of other hosts see who leaves by itself, too.
+// TestHostsLeftIsNoLoss: ranks of other hosts also see that a rank leaves by itself.
 func TestHostsLeftIsNoLoss(t *testing.T) {
 	cfg := configOf(t, 2)
 	cfg.SlowAfter = -1 // or a machine under load has more to tell

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -31,9 +32,9 @@ func newLoneHosts(t *testing.T) (h *hosts, all []*op) {
 	return h, all
 }
 
-// TestHostsReleased: who combines what a rank of another host has released without
-// combining it gets an error that names that rank, and does not wait for its deadline,
-// of which there is none here. The rank stays a member.
+// TestHostsReleased: a combine of what a rank of another host has released, without
+// combining it, gets an error that names that rank. It does not wait for a deadline: there
+// is none here. The rank stays a member.
 func TestHostsReleased(t *testing.T) {
 	for name, letGo := range map[string]func(*op){
 		"by Release": func(o *op) {
@@ -72,13 +73,13 @@ func TestHostsReleased(t *testing.T) {
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
 			require.ErrorContains(t, all[0].r.Err(), "rank 1")
-			require.NotZero(t, h.ranks[1].Members()&2)
+			require.NotZero(t, h.ranks[1].Members().And(rankset.Of(1)))
 		})
 	}
 }
 
-// TestHostsReleasedOnceCombined: who combines more often than a rank of another host,
-// which has released the handle, gets the same error, though it has no deadline.
+// TestHostsReleasedOnceCombined: a rank that combines more often than a rank of another
+// host, which has released the handle, gets the same error, though it has no deadline.
 func TestHostsReleasedOnceCombined(t *testing.T) {
 	for name, letGo := range map[string]func(*op){
 		"by Release":           func(o *op) { require.NoError(t, o.r.Release(o.res.Handle, o.r.stream)) },
@@ -96,7 +97,7 @@ func TestHostsReleasedOnceCombined(t *testing.T) {
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
 			require.ErrorContains(t, all[0].r.Err(), "rank 1")
-			require.NotZero(t, h.ranks[1].Members()&2)
+			require.NotZero(t, h.ranks[1].Members().And(rankset.Of(1)))
 		})
 	}
 }
@@ -126,8 +127,8 @@ func TestHostsReleaseCosts(t *testing.T) {
 	}
 }
 
-// TestHostsTakenSlot: a dispatch of more experts takes the slot of one whose second
-// phase never came. The rows that this has kept come first, whole.
+// TestHostsTakenSlot: a dispatch of more experts takes the slot of one that never ran its
+// second phase. The rows that this has kept come first, whole.
 func TestHostsTakenSlot(t *testing.T) {
 	for turn := range 3 {
 		t.Run(fmt.Sprint(turn), func(t *testing.T) {

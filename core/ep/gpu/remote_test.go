@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/telemetry"
@@ -26,7 +26,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// hosts is a group whose ranks are on pretended hosts, over sockets.
+// hosts is a group of ranks on pretended hosts, over sockets.
 type hosts struct {
 	t         *testing.T
 	cfg       gpu.Config
@@ -46,7 +46,7 @@ func hostsConfig(d *cuda.Device, keys *wire.Keyring, local shm.Config, of string
 			return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 		}}},
 		Link:  link.Config{RingBytes: 1 << 12, NumMessages: 4},
-		Bound: time.Hour, ReconnectFor: time.Hour, // who starves is not dead
+		Bound: time.Hour, ReconnectFor: time.Hour, // a starved rank is not dead
 		Words:   []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced(), layout.Record() + telemetry.LeftOffset()},
 		Moments: []int64{layout.Since()},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -108,7 +109,7 @@ func (o *op) runApart() {
 func ended(r *rank, dispatches uint64) {
 	require.Eventually(r.t, func() bool {
 		require.NoError(r.t, r.Err())
-		require.EqualValues(r.t, 0b11, r.Members())
+		require.EqualValues(r.t, rankset.Of(0, 1), r.Members())
 		_, _ = r.Events(0)
 		stats, err := r.Stats()
 		require.NoError(r.t, err)

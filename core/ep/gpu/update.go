@@ -3,12 +3,12 @@ package gpu
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 )
 
@@ -142,7 +142,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 			return err
 		}
 	}
-	b.entered = 0 // once is enough: by now other ranks have their places
+	b.entered = rankset.Set{} // once is enough: by now other ranks have their places
 	if err := b.mapAll(until); err != nil {
 		return err
 	}
@@ -192,9 +192,9 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 // told of it, else it would go on in an epoch that every other rank has left.
 func (b *Buffer) awaitQuiesced(until time.Time) error {
 	for {
-		left := b.entered &^ (1 << b.self)
-		left &^= b.quiesced(left)
-		if left == 0 {
+		left := b.entered.Without(b.self)
+		left = left.Minus(b.quiesced(left))
+		if left.Empty() {
 			return nil
 		}
 		b.leaveOut(left)
@@ -207,7 +207,7 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 		b.endOverdue(left, time.Now()) // ranks taken out while this rank was a member
 		b.stateMu.Unlock()
 		if !time.Now().Before(until) {
-			r := bits.TrailingZeros64(left)
+			r := left.Min()
 			return fmt.Errorf("rank %d was taken out, and may still write into this rank's memory: its process (%d) must end first",
 				r, b.pidOf(r))
 		}
@@ -217,12 +217,12 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 
 // leaveOut takes ranks that have not come out of the old epoch. They still count as
 // healthy.
-func (b *Buffer) leaveOut(ranks uint64) {
+func (b *Buffer) leaveOut(ranks rankset.Set) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	absent := ranks & membership.Set(b.dom.Members().Load()).Ranks()
+	absent := ranks.And(membership.Set(b.dom.Members().Load()).Ranks())
 	if membership.LeaveOut(b.dom.Members(), b.epoch, ranks) {
-		b.fenced.absent |= absent
+		b.fenced.absent = b.fenced.absent.Or(absent)
 		b.wakeAll()
 	}
 }
@@ -241,7 +241,7 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	if !membership.Install(b.dom.Members(), epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)
 	}
-	if set := membership.Set(b.dom.Members().Load()); set.Epoch() != epoch || set.Ranks()&^present != 0 {
+	if set := membership.Set(b.dom.Members().Load()); set.Epoch() != epoch || !set.Ranks().Minus(present).Empty() {
 		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ep.ErrFenced, epoch)
 	}
 	return nil
@@ -303,7 +303,7 @@ func (b *Buffer) leaveOthers() error {
 		b.end = idle
 	}
 	var all []error
-	b.remote.reached = 0
+	b.remote.reached = rankset.Set{}
 	for r := range b.mapped {
 		all = append(all, b.mapped[r].drop())
 	}

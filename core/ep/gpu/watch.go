@@ -1,13 +1,12 @@
 package gpu
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // watch is the state of the goroutine that decides for the device. All but
@@ -20,9 +19,9 @@ type watch struct {
 	pendingQuiesced bool          // this rank is out, and has not said yet that it writes nothing more
 	asking          chan struct{} // closed when the watcher has heard from the device; nil: it does not ask
 	members         uint64        // the word that the device was told
-	timedOut        uint64        // ranks that the device waits for beyond its deadline
-	shown           uint64        // ranks that others know we wait for
-	began           [transport.MaxRanks]began
+	timedOut        rankset.Set   // ranks that the device waits for beyond its deadline
+	shown           rankset.Set   // ranks that others know we wait for
+	began           [rankset.MaxRanks]began
 	until           time.Time // no rank is suspected before that
 }
 
@@ -151,7 +150,7 @@ func (w *watch) backOff(now time.Time) {
 // that nothing of this rank runs on the device.
 func (b *Buffer) announceQuiesced() {
 	b.watch.pendingQuiesced = false
-	b.detector.Show(0, time.Time{})
+	b.detector.Show(rankset.Set{}, time.Time{})
 	b.detector.PublishQuiesced()
 	b.wakeAll()
 }
@@ -159,11 +158,11 @@ func (b *Buffer) announceQuiesced() {
 // fenceTheDying takes ranks out when their processes end. On a device a wait may begin
 // at any time, so no rank has to wait for them first.
 func (b *Buffer) fenceTheDying(now time.Time) {
-	others := membership.Set(b.dom.Members().Load()).Ranks() &^ (1 << b.self)
-	for rest := b.detector.Dying(others); rest != 0; rest &= rest - 1 {
-		if membership.Fence(b.dom.Members(), b.epoch, b.self, bits.TrailingZeros64(rest)) {
+	others := membership.Set(b.dom.Members().Load()).Ranks().Without(b.self)
+	for r := range b.detector.Dying(others).All() {
+		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) {
 			b.lost++
-			b.recordLost(rest&-rest, now, whyEnded)
+			b.recordLost(rankset.Of(r), now, whyEnded)
 			b.wakeAll()
 		}
 	}
@@ -173,15 +172,15 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 // ranks write nothing more.
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
-	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
+	if out := b.entered.Minus(membership.Set(word).Ranks()); !out.Empty() {
 		quiesced := b.quiesced(out)
 		b.engine.SetQuiesced(quiesced)
 		if membership.Set(word).In(b.epoch, b.self) {
-			b.endFenced(out&^quiesced, now)
+			b.endFenced(out.Minus(quiesced), now)
 		}
 	}
 	if w := &b.watch; word != w.members {
-		w.members, w.timedOut, w.until = word, 0, time.Time{} // the device's deadlines start again
+		w.members, w.timedOut, w.until = word, rankset.Set{}, time.Time{} // the device's deadlines start again
 		b.detector.Reset()
 		b.engine.SetMembers(word)
 		if set := membership.Set(word); set.In(b.epoch, b.self) {
@@ -198,21 +197,21 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	if !word.In(b.epoch, b.self) {
 		return watchBusy // the next turn notices
 	}
-	waits := b.engine.Waits() & word.Ranks() &^ (1 << b.self)
+	waits := b.engine.Waits().And(word.Ranks()).Without(b.self)
 	since := w.waiting(waits, now, b.engine.Wait)
-	if waits != 0 || w.shown != 0 {
+	if !waits.Empty() || !w.shown.Empty() {
 		b.detector.Show(waits, since)
 		w.shown = waits
 		b.recordSlow(waits, now)
 	}
-	w.timedOut = b.engine.StillTimedOut((w.timedOut | b.engine.TakeTimedOut()) & waits)
-	if w.timedOut == 0 {
+	w.timedOut = b.engine.StillTimedOut(w.timedOut.Or(b.engine.TakeTimedOut()).And(waits))
+	if w.timedOut.Empty() {
 		b.detector.Reset()
 		w.until = time.Time{}
 	} else if !now.Before(w.until) {
 		b.blameStraggler(now, word)
 	}
-	if waits == 0 {
+	if waits.Empty() {
 		return watchIdle
 	}
 	return watchBusy
@@ -220,11 +219,11 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 
 // waiting notes since when the device waits for each of the ranks, and returns the
 // earliest time. A wait that follows another one for the same rank has just begun.
-func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64) (since time.Time) {
+func (w *watch) waiting(ranks rankset.Set, now time.Time, wait func(rank int) uint64) (since time.Time) {
 	since = now
 	for r := range w.began {
 		is, which := &w.began[r], uint64(0)
-		if ranks>>r&1 != 0 {
+		if ranks.Has(r) {
 			which = wait(r) // 0: the wait has ended meanwhile
 		}
 		if which == 0 {
@@ -259,11 +258,11 @@ func (b *Buffer) blameStraggler(now time.Time, seen membership.Set) {
 		return
 	}
 	b.watch.until = until
-	if causes == 0 || b.engine.StillTimedOut(b.watch.timedOut) != b.watch.timedOut {
+	if causes.Empty() || b.engine.StillTimedOut(b.watch.timedOut) != b.watch.timedOut {
 		return
 	}
 	if membership.Expel(b.dom.Members(), seen, b.epoch, b.self, causes) {
-		b.lost += uint64(bits.OnesCount64(causes))
+		b.lost += uint64(causes.Len())
 		b.recordLost(causes, now, whyTimedOut)
 		b.wakeAll()
 	}

@@ -1,29 +1,28 @@
 package gpu
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
 // violations are the words that the device has found and that no rank can have stored.
 // Buffer.stateMu guards them.
 type violations struct {
-	ranks uint64 // of the epoch: ranks with such words in their memory or messages
-	total uint64 // each rank once in an epoch
+	ranks rankset.Set // of the epoch: ranks with such words in their memory or messages
+	total uint64      // each rank once in an epoch
 }
 
 // fenceTheWild takes out every rank with such a word in its memory or messages. The
 // device goes on without it as without any rank that is lost. The caller holds
 // b.stateMu.
 func (b *Buffer) fenceTheWild(now time.Time) {
-	others := b.entered &^ (1 << b.self) // also ranks that have left by themselves meanwhile
-	for rest := others; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
+	others := b.entered.Without(b.self) // also ranks that have left by themselves meanwhile
+	for r := range others.All() {
 		word, found := b.engine.Wild(r)
 		if !found {
 			continue
@@ -31,7 +30,7 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 		b.countViolation(r)
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) { // else others have to agree: the next turn asks again
 			b.lost++
-			b.recordLost(rest&-rest, now, word.Why())
+			b.recordLost(rankset.Of(r), now, word.Why())
 			b.wakeAll()
 		}
 	}
@@ -46,10 +45,10 @@ func (b *Buffer) surrender(f cuda.Failure) {
 }
 
 func (b *Buffer) countViolation(rank int) {
-	if b.wild.ranks>>rank&1 == 1 {
+	if b.wild.ranks.Has(rank) {
 		return
 	}
-	b.wild.ranks |= 1 << rank
+	b.wild.ranks = b.wild.ranks.With(rank)
 	b.wild.total++
 	if !b.rec.ended {
 		b.rec.area.SetViolations(b.wild.total)

@@ -13,10 +13,11 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
-// overwrite stores a word as whoever has a wild pointer does.
+// overwrite stores a word as a wild pointer does.
 func overwrite(at, v uint64) { cudatest.Slice[uint64](at, 1)[0] = v }
 
 // counterAt is where an expert's rows are counted, of an operation that has begun.
@@ -41,8 +42,8 @@ func violations(t *testing.T, r *rank) uint64 {
 	return s.Violations
 }
 
-// foundBy is how many ranks have counted a violation. Whoever sees the culprit out already
-// need not find it; nobody counts it twice.
+// foundBy is how many ranks have counted a violation. A rank that sees the culprit out
+// already need not find it; no rank counts it twice.
 func foundBy(t *testing.T, group []*rank) (n uint64) {
 	for _, r := range group {
 		v := violations(t, r)
@@ -52,8 +53,8 @@ func foundBy(t *testing.T, group []*rank) (n uint64) {
 	return n
 }
 
-// TestWildCounter: a rank whose counter was overwritten is taken out, with the reason, and
-// each rank that has found it counts it once. The others go on, with right sums, and an
+// TestWildCounter: after its counter was overwritten, a rank is taken out, with the reason,
+// and each rank that has found it counts it once. The others go on, with right sums, and an
 // update makes the group whole.
 func TestWildCounter(t *testing.T) {
 	cudatest.Emulate(t)
@@ -70,7 +71,7 @@ func TestWildCounter(t *testing.T) {
 			for _, o := range all[:2] {
 				o.dispatch()
 			}
-			require.Eventually(t, func() bool { return group[0].Members() == 0b011 && group[1].Members() == 0b011 }, connectIn, time.Millisecond)
+			require.Eventually(t, func() bool { return group[0].Members() == rankset.Of(0, 1) && group[1].Members() == rankset.Of(0, 1) }, connectIn, time.Millisecond)
 			for _, o := range all[:2] {
 				o.combine()
 			}
@@ -118,12 +119,12 @@ func TestWildOwnWord(t *testing.T) {
 	require.ErrorContains(t, group[1].Err(), "its memory was overwritten: counter[1] holds 0xd, allowed: at most 12")
 	require.EqualValues(t, 1, violations(t, group[1]))
 	require.Len(t, whyLost(group[1], 1), 1)
-	require.Eventually(t, func() bool { return group[0].Members() == 0b01 }, connectIn, time.Millisecond)
+	require.Eventually(t, func() bool { return group[0].Members() == rankset.Of(0) }, connectIn, time.Millisecond)
 	require.NoError(t, group[0].Err())
 	require.Zero(t, violations(t, group[0]))
 }
 
-// TestWildMessage: a rank of another host whose message cannot be is taken out.
+// TestWildMessage: a rank of another host that sends an impossible message is taken out.
 func TestWildMessage(t *testing.T) {
 	cudatest.Emulate(t)
 	h := newHosts(t, "ab")
@@ -138,7 +139,7 @@ func TestWildMessage(t *testing.T) {
 	overwrite(h.ranks[0].RemoteRing(1)+mail[at]+8*rows, math.MaxUint64)
 	all[0].dispatch()
 	require.Eventually(t, func() bool { return violations(t, h.ranks[0]) == 1 }, connectIn, time.Millisecond)
-	require.Eventually(t, func() bool { return h.ranks[0].Members() == 0b01 || h.ranks[0].Err() != nil }, connectIn, time.Millisecond)
+	require.Eventually(t, func() bool { return h.ranks[0].Members() == rankset.Of(0) || h.ranks[0].Err() != nil }, connectIn, time.Millisecond)
 	if h.ranks[0].Err() == nil {
 		require.Contains(t, strings.Join(whyLost(h.ranks[0], 1), "\n"), "a message of it cannot be")
 		all[0].combine()

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // FuzzOf gives any numbers as a shape. What is accepted has regions that
@@ -89,10 +91,10 @@ func checkExact(t *testing.T, s *Slab) {
 
 // checkWords looks at the words of the last rank and of the last expert.
 func checkWords(t *testing.T, s *Slab) {
-	for _, off := range []int64{Announced(MaxRanks - 1), RowOrderMembers(), Counter(int(s.LocalExperts) - 1)} {
+	for _, off := range []int64{Announced(rankset.MaxRanks - 1), RowOrderMembers(), Counter(int(s.LocalExperts) - 1)} {
 		require.LessOrEqual(t, off+8, int64(HeaderBytes))
 	}
-	require.Greater(t, RowOrder(), Announced(MaxRanks-1))
+	require.Greater(t, RowOrder(), Announced(rankset.MaxRanks-1))
 	require.LessOrEqual(t, s.Layout(s.LocalExperts-1, s.NumRanks-1)+8, s.SrcInfoOff)
 	if s.Groups() > 1<<12 {
 		return // too many columns to visit

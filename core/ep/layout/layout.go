@@ -1,5 +1,5 @@
 // Package layout is the arithmetic of shared memory: where each word and row
-// of a slab lies. It does no I/O and imports nothing of this module.
+// of a slab lies. It does no I/O.
 //
 // A slab begins with words at offsets that do not depend on the shape. So ranks
 // that disagree about the shape still find one another's parameters:
@@ -20,12 +20,12 @@ package layout
 import (
 	"errors"
 	"fmt"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// Bounds. MaxRanks follows from the member word (16 bits of epoch, 48 of
-// members); the others keep control words at fixed offsets.
+// Bounds: they keep control words at fixed offsets.
 const (
-	MaxRanks        = 48
 	MaxSlots        = 64
 	MaxTopK         = 64
 	MaxLocalExperts = 8192
@@ -36,14 +36,17 @@ const (
 // Offsets of the fixed words of a slab.
 const (
 	paramsOff   = 0
-	arriveOff   = paramsOff + MaxRanks*LineBytes
-	doneOff     = arriveOff + MaxRanks*LineBytes
-	countedOff  = doneOff + MaxRanks*LineBytes
-	rowOrderOff = countedOff + MaxRanks*LineBytes
+	arriveOff   = paramsOff + rankset.MaxRanks*LineBytes
+	doneOff     = arriveOff + rankset.MaxRanks*LineBytes
+	countedOff  = doneOff + rankset.MaxRanks*LineBytes
+	rowOrderOff = countedOff + rankset.MaxRanks*LineBytes
 	counterOff  = 4 * PageBytes
 	// HeaderBytes is the part of a slab that does not depend on the shape.
 	HeaderBytes = counterOff + MaxLocalExperts*8
 )
+
+// The row order and its ranks end before the counters begin.
+const _ uint = counterOff - rowOrderOff - 2*8
 
 // ErrShape is wrapped by every error of this package.
 var ErrShape = errors.New("invalid shape")
@@ -151,8 +154,8 @@ func (s Shape) check() error {
 	switch {
 	case s.UE8M0 && !s.FP8:
 		return fmt.Errorf("%w: ue8m0 scales without fp8 rows", ErrShape)
-	case s.NumRanks < 1 || s.NumRanks > MaxRanks:
-		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, MaxRanks)
+	case s.NumRanks < 1 || s.NumRanks > rankset.MaxRanks:
+		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, rankset.MaxRanks)
 	case s.MaxTokens < 1:
 		return fmt.Errorf("%w: num_max_tokens_per_rank %d, allowed 1 and more", ErrShape, s.MaxTokens)
 	case s.Hidden < 1 || s.Hidden > 1<<30 || s.Hidden%multiple != 0:

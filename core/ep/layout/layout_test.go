@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 func TestOfKnownShapes(t *testing.T) {
@@ -120,7 +122,7 @@ func TestRegionsAreDisjoint(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
-		ranks := 1 + r.Int64N(MaxRanks)
+		ranks := 1 + r.Int64N(rankset.MaxRanks)
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
 		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
 		s.FP32Outputs = r.IntN(2) == 0
@@ -174,7 +176,7 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 		require.False(t, seen[off], "offset %d twice", off)
 		seen[off] = true
 	}
-	for s := range MaxRanks {
+	for s := range rankset.MaxRanks {
 		for i := range int64(8) { // a record of eight words
 			take(Params(s) + 8*i)
 		}

@@ -1,5 +1,7 @@
 package layout
 
+import "github.com/moewire/moewire/core/group/rankset"
+
 // Sequence words carry an operation number, plus one so that 0 means never, in their
 // upper 48 bits and 16 bits of detail below: a slab id in open, a count of
 // combines and a flag in y_ready and done.
@@ -32,7 +34,7 @@ func Counted(op uint64, combines int, last bool) uint64 {
 func Sealed(op uint64, source int) uint64 { return seal(op+1, source) }
 
 func seal(number uint64, source int) uint64 {
-	mixed := (number*MaxRanks + uint64(source) + 1) * 0x9e3779b97f4a7c15
+	mixed := (number*rankset.MaxRanks + uint64(source) + 1) * 0x9e3779b97f4a7c15
 	return number<<detailBits | (mixed^mixed>>32)>>16&(1<<detailBits-1)
 }
 

@@ -24,6 +24,10 @@ func InAll(t testing.TB) { t.Helper(); in(t, "all") }
 // InLong keeps a test for `make test-long`, which CI does not run.
 func InLong(t testing.TB) { t.Helper(); in(t, "long") }
 
+// Long reports whether this is a run of `make test-long`: a test that has many cases
+// runs all of them there, and elsewhere those that its seed picks.
+func Long(t testing.TB) bool { t.Helper(); return tier(t) == "long" }
+
 // in skips the test in the tiers below its own. That the run is of another tier
 // is no lack of the machine's: MOEWIRE_REQUIRE does not turn it into a failure.
 func in(t testing.TB, least string) {

@@ -44,8 +44,8 @@ func (d *listener) hold(conn *sys.FD) error {
 	return nil
 }
 
-// letGo undoes the latest hold. The connection stays the caller's.
-func (d *listener) letGo() {
+// undoHold undoes the latest hold. The connection stays the caller's.
+func (d *listener) undoHold() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := len(d.holders) - 1

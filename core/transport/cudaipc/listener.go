@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -35,7 +36,7 @@ type pendingConn struct {
 
 // The listener holds so many pending connections, each for so long; the oldest goes first.
 const (
-	maxPending     = 2 * 48
+	maxPending     = 2 * rankset.MaxRanks
 	pendingTimeout = 5 * time.Second
 	acceptRests    = 10 * time.Millisecond // when it cannot accept a connection
 )
@@ -175,7 +176,7 @@ func (d *listener) hand(conn *sys.FD) (stays bool) {
 		return false
 	}
 	if sys.Send(conn, ask) != nil {
-		d.letGo() // it never hears that
+		d.undoHold() // it never hears that
 		return false
 	}
 	return true

@@ -112,7 +112,7 @@ func borrow(c *memDesc, dev *cuda.Device, numBytes uint64) (*View, error) {
 	}
 	of := mem.(*cuda.Memory)
 	if of.NumBytes() < numBytes {
-		return nil, lied(c, of.NumBytes())
+		return nil, wrongLength(c, of.NumBytes())
 	}
 	shared, err := of.Share(dev)
 	if err != nil {
@@ -121,8 +121,8 @@ func borrow(c *memDesc, dev *cuda.Device, numBytes uint64) (*View, error) {
 	return &View{mem: shared, path: "process", memDesc: c}, nil
 }
 
-// lied says that a memory descriptor promises more than there is.
-func lied(c *memDesc, numBytes uint64) error {
+// wrongLength is the error of a memory descriptor that promises more than there is.
+func wrongLength(c *memDesc, numBytes uint64) error {
 	return fmt.Errorf("%w: its memory descriptor says %d bytes, it has %d", transport.ErrMismatch, c.numBytes, numBytes)
 }
 
@@ -184,7 +184,7 @@ func byHandle(c *memDesc, dev *cuda.Device, numBytes uint64, w Wait) (*View, err
 	}
 	v := &View{mem: mem, path: "ipc", memDesc: c, held: conn}
 	if mem.NumBytes() < numBytes {
-		return nil, errors.Join(lied(c, mem.NumBytes()), v.Close())
+		return nil, errors.Join(wrongLength(c, mem.NumBytes()), v.Close())
 	}
 	return v, nil
 }

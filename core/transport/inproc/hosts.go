@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -37,7 +38,7 @@ func (h Hosts) defaults() Hosts {
 }
 
 // NewHosts is NewPartial for a group over several hosts.
-func NewHosts(present uint64, controlBytes int64, h Hosts) []transport.Domain {
+func NewHosts(present rankset.Set, controlBytes int64, h Hosts) []transport.Domain {
 	n := len(h.Of)
 	views := NewPartial(n, present, controlBytes)
 	for _, v := range views {
@@ -110,11 +111,11 @@ func (d *Domain) Remote() transport.Remote {
 	f := &remote{d: d, out: make([]*queue, len(g.ranks)), in: make([]*queue, len(g.ranks))}
 	for r := range g.ranks {
 		if !g.sameHost(d.rank, r) {
-			f.ranks |= 1 << r
+			f.ranks = f.ranks.With(r)
 			f.out[r], f.in[r] = g.at(d.rank, r).Load(), g.at(r, d.rank).Load()
 		}
 	}
-	if f.ranks == 0 {
+	if f.ranks.Empty() {
 		return nil
 	}
 	return f
@@ -123,13 +124,13 @@ func (d *Domain) Remote() transport.Remote {
 // remote implements transport.Remote over bounded queues.
 type remote struct {
 	d       *Domain
-	ranks   uint64
+	ranks   rankset.Set
 	out, in []*queue
 }
 
 var _ transport.Remote = (*remote)(nil)
 
-func (f *remote) Ranks() uint64          { return f.ranks }
+func (f *remote) Ranks() rankset.Set     { return f.ranks }
 func (f *remote) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
 
 // WordAge: control pages are shared by all.
@@ -176,10 +177,10 @@ func (f *remote) Release(rank int) {
 }
 
 // Untaken looks into the queues.
-func (f *remote) Untaken() (ranks uint64) {
+func (f *remote) Untaken() (ranks rankset.Set) {
 	for r, q := range f.out {
 		if to := f.d.at(r); q != nil && to != nil && to.Lost() == nil && q.length() > 0 {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

@@ -6,20 +6,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 func twoHosts(h inproc.Hosts) []transport.Domain {
 	h.Of, h.WordsBytes = []int{0, 0, 1}, 64
-	return inproc.NewHosts(0b111, 256, h)
+	return inproc.NewHosts(rankset.Upto(3), 256, h)
 }
 
 // TestRemoteReach: which ranks share memory, and what is private to a page.
 func TestRemoteReach(t *testing.T) {
 	doms := twoHosts(inproc.Hosts{})
-	require.Equal(t, uint64(0b100), doms[0].Remote().Ranks())
-	require.Equal(t, uint64(0b011), doms[2].Remote().Ranks())
+	require.Equal(t, rankset.Of(2), doms[0].Remote().Ranks())
+	require.Equal(t, rankset.Of(0, 1), doms[2].Remote().Ranks())
 	require.Nil(t, inproc.New(2, 8)[0].Remote())
 	id, _, err := doms[0].AddSlab(64)
 	require.NoError(t, err)

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -22,20 +24,20 @@ const MaxSlabs = 1024
 // are in the members word, with epoch 1. It panics when n or controlBytes is
 // out of range.
 func New(n int, controlBytes int64) []transport.Domain {
-	return NewPartial(n, 1<<n-1, controlBytes)
+	return NewPartial(n, rankset.Upto(n), controlBytes)
 }
 
 // NewPartial makes a group declared for n ranks of which only those in
-// present (one bit per rank) have come; the views of the others are nil.
-func NewPartial(n int, present uint64, controlBytes int64) []transport.Domain {
-	if n < 1 || n > transport.MaxRanks || controlBytes < 1 || present == 0 || present>>n != 0 {
-		panic(fmt.Sprintf("inproc: %d ranks, %b present, with %d bytes", n, present, controlBytes))
+// present have come; the views of the others are nil.
+func NewPartial(n int, present rankset.Set, controlBytes int64) []transport.Domain {
+	if n < 1 || n > rankset.MaxRanks || controlBytes < 1 || present.Empty() || !present.Minus(rankset.Upto(n)).Empty() {
+		panic(fmt.Sprintf("inproc: %d ranks, %v present, with %d bytes", n, present, controlBytes))
 	}
 	g := &group{ranks: make([]atomic.Pointer[rankState], n), controlBytes: controlBytes}
-	g.members.Store(1<<48 | present)
+	g.members.Store(uint64(membership.New(1, present)))
 	views := make([]transport.Domain, n)
 	for r := range views {
-		if present>>r&1 == 1 {
+		if present.Has(r) {
 			views[r] = g.enter(r)
 		}
 	}
@@ -159,11 +161,11 @@ func (d *Domain) NumRanks() int { return len(d.group.ranks) }
 // Members is the group's membership word.
 func (d *Domain) Members() transport.MemberWord { return &d.group.members }
 
-// Present has one bit per rank that is there.
-func (d *Domain) Present() (ranks uint64) {
+// Present are the ranks that are there.
+func (d *Domain) Present() (ranks rankset.Set) {
 	for r := range d.group.ranks {
 		if d.at(r) != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

@@ -3,6 +3,7 @@ package inproc_test
 import (
 	"testing"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 	"github.com/moewire/moewire/core/transport/transporttest"
@@ -18,7 +19,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestNewRefusesBadSizes(t *testing.T) {
-	for _, n := range []int{0, transport.MaxRanks + 1} {
+	for _, n := range []int{0, rankset.MaxRanks + 1} {
 		func() {
 			defer func() {
 				if recover() == nil {

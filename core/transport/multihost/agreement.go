@@ -2,12 +2,11 @@ package multihost
 
 import (
 	"fmt"
-	"math/bits"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // agreement is one rank's part in deciding the membership of the group, in one epoch:
@@ -23,21 +22,21 @@ type agreement struct {
 	self  int
 	rules rules
 
-	set  uint64 // the latest agreed set that this rank knows of
-	left uint64 // ranks that have taken themselves out
+	set  rankset.Set // the latest agreed set that this rank knows of
+	left rankset.Set // ranks that have taken themselves out
 
 	// What this rank knows by itself.
-	gone         uint64                        // ranks with an ended connection, or that have said that they leave
-	unresponsive uint64                        // ranks that have not been heard for the bound
-	lastHeard    [transport.MaxRanks]time.Time // when last
+	gone         rankset.Set                 // ranks with an ended connection, or that have said that they leave
+	unresponsive rankset.Set                 // ranks that have not been heard for the bound
+	lastHeard    [rankset.MaxRanks]time.Time // when last
 
-	promised, accepted ballot // of the step from set to the next one
-	value              uint64 // what was accepted
+	promised, accepted ballot      // of the step from set to the next one
+	value              rankset.Set // what was accepted
 
 	turn proposal
 	want want
 	need need
-	rows [transport.MaxRanks]row // what others have said
+	rows [rankset.MaxRanks]row // what others have said
 
 	outbox []agreementMessage
 
@@ -79,15 +78,19 @@ const (
 // ballot is a Paxos proposal's number: round, then rank. 0: none.
 type ballot uint64
 
-func newBallot(round uint64, rank int) ballot { return ballot(round<<6 | uint64(rank)) }
+const ballotRankBits = 6
 
-func (b ballot) round() uint64 { return uint64(b) >> 6 }
+const _ uint = 1<<ballotRankBits - rankset.MaxRanks
+
+func newBallot(round uint64, rank int) ballot { return ballot(round<<ballotRankBits | uint64(rank)) }
+
+func (b ballot) round() uint64 { return uint64(b) >> ballotRankBits }
 
 // want is a change that a rank asks for.
 type want struct {
-	word     uint64 // the word in which it was asked for
-	removals uint64
-	blamed   uint64 // of these, the ranks that the failure detector blames: they are heard
+	word     rankset.Set // the word in which it was asked for
+	removals rankset.Set
+	blamed   rankset.Set // of these, the ranks that the failure detector blames: they are heard
 	renewed  time.Time
 }
 
@@ -100,12 +103,12 @@ type need struct {
 
 // row is the latest that a rank has said of itself.
 type row struct {
-	unresponsive uint64
-	word         uint64
-	removals     uint64
-	blamed       uint64
+	unresponsive rankset.Set
+	word         rankset.Set
+	removals     rankset.Set
+	blamed       rankset.Set
 	at           time.Time
-	suspects     [transport.MaxRanks]time.Time // since when it has wanted out a rank that this rank hears
+	suspects     [rankset.MaxRanks]time.Time // since when it has wanted out a rank that this rank hears
 }
 
 type stage uint8
@@ -121,15 +124,15 @@ type proposal struct {
 	stage     stage
 	ballot    ballot
 	until     time.Time
-	value     uint64
-	blamed    uint64 // ranks that are out for another reason than silence or death
-	inherited bool   // the value is an earlier proposer's
+	value     rankset.Set
+	blamed    rankset.Set // ranks that are out for another reason than silence or death
+	inherited bool        // the value is an earlier proposer's
 	best      ballot
-	voters    uint64
-	gone      uint64 // ranks that all voters know to be gone
+	voters    rankset.Set
+	gone      rankset.Set // ranks that all voters know to be gone
 }
 
-func newAgreement(self int, set uint64, rules rules, now time.Time) *agreement {
+func newAgreement(self int, set rankset.Set, rules rules, now time.Time) *agreement {
 	c := &agreement{self: self, set: set, rules: rules}
 	for r := range c.lastHeard {
 		c.lastHeard[r] = now
@@ -142,18 +145,18 @@ func (c *agreement) start(now time.Time) {
 	for r := range c.lastHeard {
 		c.lastHeard[r] = now
 	}
-	c.unresponsive = 0
+	c.unresponsive = rankset.Set{}
 }
 
 // word is the member set as this rank knows it.
-func (c *agreement) word() uint64 { return c.set &^ c.left }
+func (c *agreement) word() rankset.Set { return c.set.Minus(c.left) }
 
-func (c *agreement) isIn() bool { return c.word()>>c.self&1 == 1 }
+func (c *agreement) isIn() bool { return c.word().Has(c.self) }
 
 // leave takes this rank out.
 func (c *agreement) leave() {
-	if c.left>>c.self&1 == 0 {
-		c.left |= 1 << c.self
+	if !c.left.Has(c.self) {
+		c.left = c.left.With(c.self)
 		c.turn, c.want, c.need = proposal{}, want{}, need{}
 		c.notifyAll()
 	}
@@ -162,26 +165,26 @@ func (c *agreement) leave() {
 // over is called when the next epoch begins. It tells the ranks that have not come to the
 // rendezvous of that epoch that they are out of this one. If the members that have come
 // are fewer than those, it does nothing: the others may go on then.
-func (c *agreement) over(came uint64) {
-	members := c.set | c.left
-	out := c.set &^ c.left &^ c.gone &^ came
-	if bits.OnesCount64(members&came) < bits.OnesCount64(out) {
+func (c *agreement) over(came rankset.Set) {
+	members := c.set.Or(c.left)
+	out := c.set.Minus(c.left).Minus(c.gone).Minus(came)
+	if members.And(came).Len() < out.Len() {
 		return
 	}
 	m := c.message(kindState)
-	m.set &= came
-	for ; out != 0; out &= out - 1 {
-		m.to = bits.TrailingZeros64(out)
+	m.set = m.set.And(came)
+	for r := range out.All() {
+		m.to = r
 		c.outbox = append(c.outbox, m)
 	}
 }
 
 // ask notes that this rank wants ranks out of the word.
-func (c *agreement) ask(now time.Time, word, removals uint64) {
-	if !c.isIn() || word != c.word() || removals&^word != 0 {
+func (c *agreement) ask(now time.Time, word, removals rankset.Set) {
+	if !c.isIn() || word != c.word() || !removals.Minus(word).Empty() {
 		return
 	}
-	blamed := removals &^ (c.gone | c.unresponsive)
+	blamed := removals.Minus(c.gone.Or(c.unresponsive))
 	same := c.want.word == word && c.want.removals == removals && c.want.blamed == blamed
 	if !same {
 		c.want = want{word: word, removals: removals, blamed: blamed}
@@ -197,8 +200,8 @@ func (c *agreement) ask(now time.Time, word, removals uint64) {
 
 // ended notes that a rank's connection has ended: nothing more will come.
 func (c *agreement) ended(now time.Time, rank int) {
-	c.gone |= 1 << rank
-	c.unresponsive &^= 1 << rank
+	c.gone = c.gone.With(rank)
+	c.unresponsive = c.unresponsive.Without(rank)
 	c.turn.until = time.Time{} // its vote will not come
 	c.propose(now)
 }
@@ -215,13 +218,12 @@ func (c *agreement) excuse(now time.Time, d time.Duration) {
 
 // tick looks at the time.
 func (c *agreement) tick(now time.Time) {
-	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
-		if c.unresponsive &^= 1 << r; now.Sub(c.lastHeard[r]) >= c.rules.bound {
-			c.unresponsive |= 1 << r
+	for r := range c.set.Minus(c.gone).Without(c.self).All() {
+		if c.unresponsive = c.unresponsive.Without(r); now.Sub(c.lastHeard[r]) >= c.rules.bound {
+			c.unresponsive = c.unresponsive.With(r)
 		}
 	}
-	if w := &c.want; w.removals != 0 && (w.word != c.word() || now.Sub(w.renewed) > c.rules.lapse) {
+	if w := &c.want; !w.removals.Empty() && (w.word != c.word() || now.Sub(w.renewed) > c.rules.lapse) {
 		*w = want{}
 	}
 	if now.Sub(c.need.renewed) > c.rules.lapse {
@@ -233,16 +235,16 @@ func (c *agreement) tick(now time.Time) {
 
 // despair takes this rank out when the change that it needs cannot come.
 func (c *agreement) despair(now time.Time) {
-	if c.want.removals == 0 || c.rules.mutant == neverFence {
+	if c.want.removals.Empty() || c.rules.mutant == neverFence {
 		return
 	}
 	waited := now.Sub(c.need.since)
-	reach := c.set &^ c.left &^ c.gone &^ c.unresponsive
+	reach := c.set.Minus(c.left).Minus(c.gone).Minus(c.unresponsive)
 	if waited >= stuckBounds*c.rules.bound ||
 		waited >= fenceBounds*c.rules.bound && !c.quorum(reach, c.gone) {
 		c.despaired = &despair{
-			set: c.set, removals: c.want.removals, unresponsive: c.set & c.unresponsive &^ (c.left | c.gone),
-			ended: c.set & c.gone &^ c.left, reach: reach, waited: waited, quorum: c.quorum(reach, c.gone),
+			set: c.set, removals: c.want.removals, unresponsive: c.set.And(c.unresponsive).Minus(c.left.Or(c.gone)),
+			ended: c.set.And(c.gone).Minus(c.left), reach: reach, waited: waited, quorum: c.quorum(reach, c.gone),
 		}
 		c.leave()
 	}
@@ -250,7 +252,7 @@ func (c *agreement) despair(now time.Time) {
 
 // despair is why a rank has left by itself.
 type despair struct {
-	set, removals, unresponsive, ended, reach uint64
+	set, removals, unresponsive, ended, reach rankset.Set
 	waited                                    time.Duration
 	quorum                                    bool
 }
@@ -262,23 +264,23 @@ func (d *despair) String() string {
 			list(d.removals), list(d.reach), d.waited.Round(time.Millisecond))
 	}
 	var why string
-	if d.unresponsive != 0 {
+	if !d.unresponsive.Empty() {
 		why += list(d.unresponsive) + " did not answer, "
 	}
-	if d.ended != 0 {
+	if !d.ended.Empty() {
 		why += list(d.ended) + " ended, "
 	}
 	if why != "" {
 		why += "and "
 	}
 	return fmt.Sprintf("%s%s of %s may not decide alone: more than half may, or the half with rank %d",
-		why, list(d.reach), list(d.set), bits.TrailingZeros64(d.set))
+		why, list(d.reach), list(d.set), d.set.Min())
 }
 
 // list names ranks.
-func list(ranks uint64) string {
+func list(ranks rankset.Set) string {
 	var names []string
-	for r := range members(ranks) {
+	for r := range ranks.All() {
 		names = append(names, strconv.Itoa(r))
 	}
 	if len(names) == 1 {
@@ -290,16 +292,16 @@ func list(ranks uint64) string {
 // quorum says whether these voters can decide. Any two quorums of a set have a voter in
 // common, or the voters of one are all gone: and then the remaining ranks have heard all
 // that those ever said.
-func (c *agreement) quorum(voters, gone uint64) bool {
-	voters &= c.set
-	all, n := bits.OnesCount64(c.set), bits.OnesCount64(voters)
+func (c *agreement) quorum(voters, gone rankset.Set) bool {
+	voters = voters.And(c.set)
+	all, n := c.set.Len(), voters.Len()
 	switch {
 	case n == 0:
 		return false
-	case c.rules.mutant == decideAlone, 2*n > all, c.set&^(voters|gone) == 0:
+	case c.rules.mutant == decideAlone, 2*n > all, c.set.Minus(voters.Or(gone)).Empty():
 		return true
 	case 2*n == all:
-		return voters&(c.set&-c.set) != 0 || c.rules.mutant == anyHalf
+		return voters.Has(c.set.Min()) || c.rules.mutant == anyHalf
 	}
 	return false
 }

@@ -3,8 +3,9 @@ package multihost
 import (
 	"encoding/binary"
 	"errors"
-	"math/bits"
 	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // agreementMessage is a message between agreements. Each one carries all that its sender
@@ -13,16 +14,16 @@ type agreementMessage struct {
 	kind         messageKind
 	to, from     int // not in the bytes
 	inherited    bool
-	set          uint64
-	left         uint64
-	gone         uint64
-	unresponsive uint64
-	word         uint64 // of the want
-	removals     uint64
-	blamed       uint64 // of a want; of a proposal: ranks that are out for another reason than silence
+	set          rankset.Set
+	left         rankset.Set
+	gone         rankset.Set
+	unresponsive rankset.Set
+	word         rankset.Set // of the want
+	removals     rankset.Set
+	blamed       rankset.Set // of a want; of a proposal: ranks that are out for another reason than silence
 	ballot       ballot
 	accepted     ballot
-	value        uint64
+	value        rankset.Set
 }
 
 type messageKind uint8
@@ -39,10 +40,11 @@ const (
 // agreementMessageBytes is an agreement message's length: kind, inherited, then the words.
 const agreementMessageBytes = 2 + 10*8
 
-func (m *agreementMessage) words() [10]*uint64 {
-	return [...]*uint64{
-		&m.set, &m.left, &m.gone, &m.unresponsive, &m.word, &m.removals, &m.blamed,
-		(*uint64)(&m.ballot), (*uint64)(&m.accepted), &m.value,
+// words are the words of a message in their order.
+func (m *agreementMessage) words() [10]uint64 {
+	return [...]uint64{
+		m.set.Word(), m.left.Word(), m.gone.Word(), m.unresponsive.Word(), m.word.Word(), m.removals.Word(), m.blamed.Word(),
+		uint64(m.ballot), uint64(m.accepted), m.value.Word(),
 	}
 }
 
@@ -53,7 +55,7 @@ func (m *agreementMessage) append(b []byte) []byte {
 	}
 	b = append(b, byte(m.kind), inherited)
 	for _, w := range m.words() {
-		b = binary.LittleEndian.AppendUint64(b, *w)
+		b = binary.LittleEndian.AppendUint64(b, w)
 	}
 	return b
 }
@@ -64,11 +66,13 @@ func parseAgreementMessage(b []byte) (m agreementMessage, err error) {
 	if len(b) != agreementMessageBytes || b[0] == 0 || b[0] >= byte(numMessageKinds) || b[1] > 1 {
 		return agreementMessage{}, errAgreementMessage
 	}
-	m.kind, m.inherited = messageKind(b[0]), b[1] == 1
-	for i, w := range m.words() {
-		*w = binary.LittleEndian.Uint64(b[2+8*i:])
-	}
-	return m, nil
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[2+8*i:]) }
+	set := func(i int) rankset.Set { return rankset.FromWord(word(i)) }
+	return agreementMessage{
+		kind: messageKind(b[0]), inherited: b[1] == 1,
+		set: set(0), left: set(1), gone: set(2), unresponsive: set(3), word: set(4), removals: set(5), blamed: set(6),
+		ballot: ballot(word(7)), accepted: ballot(word(8)), value: set(9),
+	}, nil
 }
 
 // message fills in what every message carries, and the proposal's own.
@@ -83,10 +87,10 @@ func (c *agreement) message(k messageKind) agreementMessage {
 // notifyAll sends this rank's state to every rank of the agreed set that may still listen.
 func (c *agreement) notifyAll() { c.notify(c.set) }
 
-func (c *agreement) notify(ranks uint64) {
+func (c *agreement) notify(ranks rankset.Set) {
 	m := c.message(kindState)
-	for rest := ranks &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
-		m.to = bits.TrailingZeros64(rest)
+	for r := range ranks.Minus(c.gone).Without(c.self).All() {
+		m.to = r
 		c.outbox = append(c.outbox, m)
 	}
 }
@@ -94,8 +98,8 @@ func (c *agreement) notify(ranks uint64) {
 // toAll sends a proposal's message to every rank, this rank included.
 func (c *agreement) toAll(now time.Time, m agreementMessage) {
 	m.blamed = c.turn.blamed
-	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
-		m.to = bits.TrailingZeros64(rest)
+	for r := range c.set.Minus(c.gone).Without(c.self).All() {
+		m.to = r
 		c.outbox = append(c.outbox, m)
 	}
 	m.to = c.self
@@ -112,7 +116,7 @@ func (c *agreement) receive(now time.Time, m *agreementMessage) {
 	case m.set != c.set:
 		c.answerLate(m)
 	}
-	m.value &= c.set // whatever it says, no rank comes in
+	m.value = m.value.And(c.set) // whatever it says, no rank comes in
 	c.note(now, m)
 	c.serve(now, m)
 	c.propose(now)
@@ -121,22 +125,22 @@ func (c *agreement) receive(now time.Time, m *agreementMessage) {
 // observe notes a sign of life.
 func (c *agreement) observe(now time.Time, rank int) {
 	c.lastHeard[rank] = now
-	c.unresponsive &^= 1 << rank
+	c.unresponsive = c.unresponsive.Without(rank)
 }
 
 // merge takes over what has been agreed on, or which ranks have left; news is worth
 // telling others at once.
 func (c *agreement) merge(m *agreementMessage) (news bool) {
-	if next := c.set & m.set; next != c.set {
+	if next := c.set.And(m.set); next != c.set {
 		c.adopt(next)
 		news = true
 	}
-	if m.left&^c.left != 0 {
-		c.left |= m.left
+	if !m.left.Minus(c.left).Empty() {
+		c.left = c.left.Or(m.left)
 		news = true
 	}
-	if m.left>>m.from&1 == 1 {
-		c.gone |= 1 << m.from // it decides nothing any more, and said so itself
+	if m.left.Has(m.from) {
+		c.gone = c.gone.With(m.from) // it decides nothing any more, and said so itself
 	}
 	return news
 }
@@ -155,7 +159,7 @@ func (c *agreement) serve(now time.Time, m *agreementMessage) {
 	own := m.from == c.self
 	switch m.kind {
 	case kindPrepare, kindAccept:
-		if m.set != c.set || c.left>>c.self&1 == 1 {
+		if m.set != c.set || c.left.Has(c.self) {
 			c.answerLate(m)
 			return
 		}
@@ -212,5 +216,5 @@ func (c *agreement) contradicts(m *agreementMessage) bool {
 	if m.inherited || c.rules.mutant == believeSuspicion {
 		return false
 	}
-	return (m.set&^m.value)&^m.blamed&^(c.gone|c.unresponsive) != 0
+	return !m.set.Minus(m.value).Minus(m.blamed).Minus(c.gone.Or(c.unresponsive)).Empty()
 }

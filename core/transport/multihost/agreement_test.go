@@ -2,7 +2,6 @@ package multihost
 
 import (
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -35,9 +35,9 @@ type player struct {
 	frozen time.Time // until when
 	ticked time.Time
 	beaten time.Time
-	waits  uint64
-	seen   uint64
-	blames uint64 // what its failure detector says, while it holds
+	waits  rankset.Set
+	seen   rankset.Set
+	blames rankset.Set // what its failure detector says, while it holds
 }
 
 type parcel struct {
@@ -61,7 +61,7 @@ func newWorld(seed uint64, ranks int, m mutant) *world {
 	r := testRules
 	r.mutant = m
 	for i := range ranks {
-		w.ranks = append(w.ranks, &player{agreement: newAgreement(i, 1<<ranks-1, r, w.now), ticked: w.now, waits: 1<<ranks - 1})
+		w.ranks = append(w.ranks, &player{agreement: newAgreement(i, rankset.Upto(ranks), r, w.now), ticked: w.now, waits: rankset.Upto(ranks)})
 	}
 	return w
 }
@@ -126,14 +126,13 @@ func (w *world) live(p *player) {
 // are waited for, one at a time; and those that the failure detector has blamed.
 func (w *world) application(p *player) {
 	word := p.word()
-	for rest := p.waits & word & (p.gone | p.unresponsive) &^ (1 << p.self); rest != 0; rest &= rest - 1 {
-		p.ask(w.now, word, rest&-rest)
-		break
+	if ended := p.waits.And(word).And(p.gone.Or(p.unresponsive)).Without(p.self); !ended.Empty() {
+		p.ask(w.now, word, rankset.Of(ended.Min()))
 	}
-	if p.blames != 0 {
+	if !p.blames.Empty() {
 		p.ask(w.now, p.seen, p.blames)
 		if p.word() != p.seen {
-			p.blames = 0
+			p.blames = rankset.Set{}
 		}
 	}
 }
@@ -146,8 +145,8 @@ func (w *world) flush(p *player) {
 		w.send(p.self, m.to, parcel{m: m})
 	}
 	p.outbox = p.outbox[:0]
-	if len(w.agreed) == 0 || w.agreed[len(w.agreed)-1] != p.set {
-		w.agreed = append(w.agreed, p.set)
+	if len(w.agreed) == 0 || rankset.FromWord(w.agreed[len(w.agreed)-1]) != p.set {
+		w.agreed = append(w.agreed, p.set.Word())
 	}
 }
 
@@ -167,10 +166,10 @@ func (w *world) kill(i int) {
 	}
 }
 
-func (w *world) setCut(a, b uint64, cut bool) {
+func (w *world) setCut(a, b rankset.Set, cut bool) {
 	for i := range w.ranks {
 		for j := range w.ranks {
-			if a>>i&1 == 1 && b>>j&1 == 1 {
+			if a.Has(i) && b.Has(j) {
 				w.cut[[2]int{i, j}], w.cut[[2]int{j, i}] = cut, cut
 			}
 		}
@@ -181,7 +180,7 @@ func (w *world) setCut(a, b uint64, cut bool) {
 func (w *world) misfortune(cuts bool) {
 	n := len(w.ranks)
 	i, j := w.rng.IntN(n), w.rng.IntN(n)
-	all := uint64(1)<<n - 1
+	all := rankset.Upto(n)
 	switch k := w.rng.IntN(10); {
 	case k < 2:
 		w.kill(i)
@@ -194,14 +193,14 @@ func (w *world) misfortune(cuts bool) {
 		w.flush(w.ranks[i])
 	case k < 5 && i != j:
 		w.note("rank %d blames %d", i, j)
-		w.ranks[i].seen, w.ranks[i].blames = w.ranks[i].word(), 1<<j
+		w.ranks[i].seen, w.ranks[i].blames = w.ranks[i].word(), rankset.Of(j)
 	case k < 8 && cuts:
-		side := w.rng.Uint64() & all
-		w.note("cut: %b", side)
-		w.setCut(side, all&^side, true)
+		side := rankset.FromWord(w.rng.Uint64()).And(all)
+		w.note("cut: %v", side)
+		w.setCut(side, all.Minus(side), true)
 	case k < 9 && cuts && i != j:
 		w.note("cut: %d from %d", i, j)
-		w.setCut(1<<i, 1<<j, true)
+		w.setCut(rankset.Of(i), rankset.Of(j), true)
 	default:
 		w.note("all cuts are repaired")
 		w.setCut(all, all, false)
@@ -215,10 +214,10 @@ func (w *world) run(d time.Duration) {
 }
 
 // survivors are the ranks that believe that they are in.
-func (w *world) survivors() (ranks uint64) {
+func (w *world) survivors() (ranks rankset.Set) {
 	for i, p := range w.ranks {
 		if !p.dead && p.isIn() {
-			ranks |= 1 << i
+			ranks = ranks.With(i)
 		}
 	}
 	return ranks
@@ -238,8 +237,8 @@ func (w *world) broken() string {
 	}
 	alive := w.survivors()
 	for i, p := range w.ranks {
-		if alive>>i&1 == 1 && p.word() != alive {
-			return fmt.Sprintf("rank %d goes on with %b, the survivors are %b", i, p.word(), alive)
+		if alive.Has(i) && p.word() != alive {
+			return fmt.Sprintf("rank %d goes on with %v, the survivors are %v", i, p.word(), alive)
 		}
 	}
 	return ""
@@ -257,7 +256,7 @@ func chaos(seed uint64, m mutant) (w *world, broken string) {
 		}
 	}
 	if rng.IntN(3) == 0 {
-		w.setCut(^uint64(0), ^uint64(0), false)
+		w.setCut(rankset.Upto(rankset.MaxRanks), rankset.Upto(rankset.MaxRanks), false)
 	}
 	w.run(4 * time.Second)
 	w.quiet = true
@@ -335,7 +334,7 @@ func TestKilled(t *testing.T) {
 			w.run(80 * time.Millisecond) // less than the bound
 			for i, p := range w.ranks {
 				if !p.dead {
-					require.Equal(t, (uint64(1)<<n-1)&^dead, p.word(), "%d ranks, %b die, rank %d", n, dead, i)
+					require.Equal(t, rankset.Upto(n).Minus(rankset.FromWord(dead)), p.word(), "%d ranks, %b die, rank %d", n, dead, i)
 				}
 			}
 		}
@@ -350,18 +349,18 @@ func TestCut(t *testing.T) {
 		most = 5
 	}
 	for n := 2; n <= most; n++ {
-		for side := uint64(1); side < 1<<n-1; side += 2 { // rank 0 is in it
-			w := newWorld(side, n, noMutant)
+		for word := uint64(1); word < 1<<n-1; word += 2 { // rank 0 is in it
+			w, side := newWorld(word, n, noMutant), rankset.FromWord(word)
 			w.run(50 * time.Millisecond)
-			all := uint64(1)<<n - 1
-			w.setCut(side, all&^side, true)
+			all := rankset.Upto(n)
+			w.setCut(side, all.Minus(side), true)
 			w.run(2 * time.Second)
 			goesOn := side
-			if 2*bits.OnesCount64(side) < n {
-				goesOn = all &^ side
+			if 2*side.Len() < n {
+				goesOn = all.Minus(side)
 			}
-			require.Equal(t, goesOn, w.survivors(), "%d ranks, cut %b", n, side)
-			w.setCut(side, all&^side, false)
+			require.Equal(t, goesOn, w.survivors(), "%d ranks, cut %v", n, side)
+			w.setCut(side, all.Minus(side), false)
 			w.run(500 * time.Millisecond)
 			require.Equal(t, goesOn, w.survivors(), "repaired")
 			w.quiet = true
@@ -375,9 +374,9 @@ func TestCut(t *testing.T) {
 func TestDespair(t *testing.T) {
 	w := newWorld(1, 4, noMutant)
 	w.run(50 * time.Millisecond)
-	w.setCut(0b0011, 0b1100, true)
+	w.setCut(rankset.Of(0, 1), rankset.Of(2, 3), true)
 	w.run(2 * time.Second)
-	require.Equal(t, uint64(0b0011), w.survivors())
+	require.Equal(t, rankset.Of(0, 1), w.survivors())
 	for _, p := range w.ranks[:2] {
 		require.Nil(t, p.despaired)
 	}
@@ -396,12 +395,12 @@ func TestDespairNames(t *testing.T) {
 		d    despair
 		want string
 	}{
-		{despair{unresponsive: 0b0001, ended: 0b0010, reach: 0b1100}, "rank 0 did not answer, rank 1 ended, and ranks 2, 3 of"},
-		{despair{unresponsive: 0b0011, reach: 0b1000}, "ranks 0, 1 did not answer, and rank 3 of"},
-		{despair{ended: 0b0011, reach: 0b1100}, "ranks 0, 1 ended, and ranks 2, 3 of"},
-		{despair{reach: 0b1000}, "rank 3 of"},
+		{despair{unresponsive: rankset.Of(0), ended: rankset.Of(1), reach: rankset.Of(2, 3)}, "rank 0 did not answer, rank 1 ended, and ranks 2, 3 of"},
+		{despair{unresponsive: rankset.Of(0, 1), reach: rankset.Of(3)}, "ranks 0, 1 did not answer, and rank 3 of"},
+		{despair{ended: rankset.Of(0, 1), reach: rankset.Of(2, 3)}, "ranks 0, 1 ended, and ranks 2, 3 of"},
+		{despair{reach: rankset.Of(3)}, "rank 3 of"},
 	} {
-		c.d.set = 0b1111
+		c.d.set = rankset.Upto(4)
 		require.Equal(t, c.want+" ranks 0, 1, 2, 3 may not decide alone: more than half may, or the half with rank 0", c.d.String())
 	}
 }
@@ -411,17 +410,17 @@ func TestDespairNames(t *testing.T) {
 // the one before it.
 func TestDespairTogether(t *testing.T) {
 	for n := 2; n <= 8; n++ {
-		all := uint64(1)<<n - 1
-		here := uint64(1)<<((n+1)/2) - 1
+		all := rankset.Upto(n)
+		here := rankset.Upto((n + 1) / 2)
 		w := newWorld(uint64(n), n, noMutant)
 		for i, p := range w.ranks {
 			p.ticked = w.now.Add(4 * time.Duration(i) * time.Millisecond) // or all would leave in one moment
 		}
 		w.run(50 * time.Millisecond)
-		w.setCut(here, all&^here, true)
+		w.setCut(here, all.Minus(here), true)
 		w.run((1 + fenceBounds + 1) * testRules.bound)
 		require.Equal(t, here, w.survivors(), "%d ranks", n)
-		for r := range members(all &^ here) {
+		for r := range all.Minus(here).All() {
 			d := w.ranks[r].despaired
 			require.NotNil(t, d, "rank %d of %d", r, n)
 			require.GreaterOrEqual(t, d.waited, fenceBounds*testRules.bound)
@@ -433,23 +432,23 @@ func TestDespairTogether(t *testing.T) {
 // rank's lapse for the next one.
 func TestNeedEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := newAgreement(3, 0b1111, testRules, now)
-	ask := func(removals uint64) { c.ask(now, c.word(), removals) }
-	ask(0b0001)
+	c := newAgreement(3, rankset.Upto(4), testRules, now)
+	ask := func(removals rankset.Set) { c.ask(now, c.word(), removals) }
+	ask(rankset.Of(0))
 	require.Equal(t, now, c.need.since)
 	first := now
 	now = now.Add(testRules.lapse)
-	c.receive(now, &agreementMessage{kind: kindState, from: 2, set: 0b1111, left: 0b0100})
+	c.receive(now, &agreementMessage{kind: kindState, from: 2, set: rankset.Upto(4), left: rankset.Of(2)})
 	c.tick(now)
 	require.Zero(t, c.want, "of the word before")
-	ask(0b0001)
+	ask(rankset.Of(0))
 	require.Equal(t, first, c.need.since, "wanted ever since")
 	now = now.Add(testRules.lapse + 1)
 	c.tick(now)
 	require.Zero(t, c.need, "it has lapsed")
-	ask(0b0001)
+	ask(rankset.Of(0))
 	require.Equal(t, now, c.need.since)
-	c.adopt(0b1110)
+	c.adopt(rankset.Of(1, 2, 3))
 	require.Zero(t, c.need, "it came")
 }
 
@@ -466,7 +465,7 @@ func loneSuspicion(m mutant) (broken string) {
 			for b := range n {
 				w := newWorld(uint64(a*10+b), n, m)
 				w.run(50 * time.Millisecond)
-				all := uint64(1)<<n - 1
+				all := rankset.Upto(n)
 				if a == b {
 					w.ranks[a].frozen = w.now.Add(90 * time.Millisecond)
 					w.run(90 * time.Millisecond)
@@ -477,7 +476,7 @@ func loneSuspicion(m mutant) (broken string) {
 				}
 				w.run(time.Second)
 				if w.survivors() != all {
-					return fmt.Sprintf("%d ranks, %d does not reach %d: %b go on", n, a, b, w.survivors())
+					return fmt.Sprintf("%d ranks, %d does not reach %d: %v go on", n, a, b, w.survivors())
 				}
 			}
 		}
@@ -492,9 +491,9 @@ func TestPair(t *testing.T) {
 		for b := range a {
 			w := newWorld(uint64(a*10+b), 4, noMutant)
 			w.run(50 * time.Millisecond)
-			w.setCut(1<<a, 1<<b, true)
+			w.setCut(rankset.Of(a), rankset.Of(b), true)
 			w.run(2 * time.Second)
-			require.Equal(t, uint64(0b1111&^(1<<a)), w.survivors(), "%d from %d", a, b)
+			require.Equal(t, rankset.Upto(4).Without(a), w.survivors(), "%d from %d", a, b)
 		}
 	}
 }
@@ -508,15 +507,15 @@ func TestBlamed(t *testing.T) {
 			}
 			w := newWorld(1, 3, noMutant)
 			w.run(30 * time.Millisecond)
-			w.ranks[by].seen, w.ranks[by].blames = 0b111, 1<<target
+			w.ranks[by].seen, w.ranks[by].blames = rankset.Upto(3), rankset.Of(target)
 			w.run(60 * time.Millisecond)
-			require.Equal(t, uint64(0b111&^(1<<target)), w.survivors(), "%d blames %d", by, target)
+			require.Equal(t, rankset.Upto(3).Without(target), w.survivors(), "%d blames %d", by, target)
 		}
 	}
 }
 
 func FuzzAgreementMessage(f *testing.F) {
-	f.Add((&agreementMessage{kind: kindAccept, set: 7}).append(nil))
+	f.Add((&agreementMessage{kind: kindAccept, set: rankset.Upto(3)}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseAgreementMessage(b)
 		if err == nil {
@@ -529,7 +528,7 @@ func FuzzAgreementMessage(f *testing.F) {
 // for longer than that: no rank was heard in the future.
 func TestExcuse(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := newAgreement(0, 0b111, testRules, now)
+	c := newAgreement(0, rankset.Upto(3), testRules, now)
 	now = now.Add(time.Hour) // this rank stood still, and rank 1's last message waited
 	c.observe(now, 1)
 	c.excuse(now, time.Hour)
@@ -537,21 +536,21 @@ func TestExcuse(t *testing.T) {
 	require.Zero(t, c.unresponsive)
 	now = now.Add(testRules.bound)
 	c.tick(now)
-	require.Equal(t, uint64(0b110), c.unresponsive)
+	require.Equal(t, rankset.Of(1, 2), c.unresponsive)
 }
 
 // TestValueIsAPartOfTheSet: whatever a voter says that it has accepted, no rank comes in
 // by it, and no rank that there cannot be.
 func TestValueIsAPartOfTheSet(t *testing.T) {
 	now := time.Now()
-	c := newAgreement(0, 0b1011, testRules, now)
-	c.ask(now, 0b1011, 0b1000)
+	c := newAgreement(0, rankset.Of(0, 1, 3), testRules, now)
+	c.ask(now, rankset.Of(0, 1, 3), rankset.Of(3))
 	ballot := c.turn.ballot
-	c.receive(now, &agreementMessage{kind: kindPromise, from: 1, set: 0b1011, ballot: ballot, accepted: 1, value: 1<<63 | 0b0111})
-	c.receive(now, &agreementMessage{kind: kindPromise, from: 3, set: 0b1011, ballot: ballot})
-	c.receive(now, &agreementMessage{kind: kindAccepted, from: 1, set: 0b1011, ballot: ballot})
-	c.receive(now, &agreementMessage{kind: kindAccepted, from: 3, set: 0b1011, ballot: ballot})
-	require.Equal(t, uint64(0b0011), c.word())
-	c.receive(now, &agreementMessage{kind: kindAccept, from: 1, set: 0b0011, ballot: 1 << 10, value: 1<<63 | 0b0111})
-	require.Equal(t, uint64(0b0011), c.value)
+	c.receive(now, &agreementMessage{kind: kindPromise, from: 1, set: rankset.Of(0, 1, 3), ballot: ballot, accepted: 1, value: rankset.Upto(3).With(63)})
+	c.receive(now, &agreementMessage{kind: kindPromise, from: 3, set: rankset.Of(0, 1, 3), ballot: ballot})
+	c.receive(now, &agreementMessage{kind: kindAccepted, from: 1, set: rankset.Of(0, 1, 3), ballot: ballot})
+	c.receive(now, &agreementMessage{kind: kindAccepted, from: 3, set: rankset.Of(0, 1, 3), ballot: ballot})
+	require.Equal(t, rankset.Of(0, 1), c.word())
+	c.receive(now, &agreementMessage{kind: kindAccept, from: 1, set: rankset.Of(0, 1), ballot: 1 << 10, value: rankset.Upto(3).With(63)})
+	require.Equal(t, rankset.Of(0, 1), c.value)
 }

@@ -1,10 +1,11 @@
 package multihost
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // anarchy plays agreements in a world without time: whatever can come next comes next, by
@@ -20,7 +21,7 @@ func anarchy(seed uint64, m mutant) (broken bool) {
 		p.rules.lapse = time.Hour
 		p.rules.retry = time.Duration(rng.IntN(60)) * time.Millisecond
 	}
-	var agreed []uint64
+	var agreed []rankset.Set
 	for range 150 + rng.IntN(250) {
 		w.now = w.now.Add(time.Millisecond)
 		i, j := rng.IntN(n), rng.IntN(n)
@@ -32,9 +33,9 @@ func anarchy(seed uint64, m mutant) (broken bool) {
 		case k < 80:
 			w.letIn(rng, j, i)
 		case k < 86:
-			p.unresponsive = rng.Uint64() & rng.Uint64() & p.set &^ (1 << i) &^ p.gone
+			p.unresponsive = rankset.FromWord(rng.Uint64() & rng.Uint64()).And(p.set).Without(i).Minus(p.gone)
 		case k < 97:
-			p.ask(w.now, p.word(), 1<<j&p.word())
+			p.ask(w.now, p.word(), rankset.Of(j).And(p.word()))
 		case k < 98:
 			w.kill(i)
 		default:
@@ -44,7 +45,7 @@ func anarchy(seed uint64, m mutant) (broken bool) {
 		w.flush(p)
 		agreed = append(agreed, p.set)
 		for _, s := range agreed {
-			if both := s & p.set; both != s && both != p.set {
+			if both := s.And(p.set); both != s && both != p.set {
 				return true
 			}
 		}
@@ -67,7 +68,7 @@ func (w *world) letIn(rng *rand.Rand, from, to int) {
 		} else {
 			p.receive(w.now, &parcel.m)
 		}
-		p.unresponsive = unresponsive &^ p.gone // hearing does not change what it believes
+		p.unresponsive = unresponsive.Minus(p.gone) // hearing does not change what it believes
 		w.flush(p)
 	}
 }
@@ -86,19 +87,21 @@ func TestAnarchy(t *testing.T) {
 // made of ranks that are gone for the other.
 func TestQuorums(t *testing.T) {
 	for n := 1; n <= 7; n++ {
-		c := newAgreement(0, 1<<n-1, testRules, time.Time{})
-		for a := uint64(0); a < 1<<n; a++ {
-			for b := uint64(0); b < 1<<n; b++ {
-				if a&b == 0 && c.quorum(a, 0) && c.quorum(b, 0) {
-					t.Fatalf("%d ranks: both %b and %b", n, a, b)
+		c := newAgreement(0, rankset.Upto(n), testRules, time.Time{})
+		for word := range uint64(1) << n {
+			a := rankset.FromWord(word)
+			for other := range uint64(1) << n {
+				b := rankset.FromWord(other)
+				if a.And(b).Empty() && c.quorum(a, rankset.Set{}) && c.quorum(b, rankset.Set{}) {
+					t.Fatalf("%d ranks: both %v and %v", n, a, b)
 				}
-				if gone := ^a; c.quorum(a, gone) != (a != 0) {
-					t.Fatalf("%d ranks: %b alone is left", n, a)
+				if gone := rankset.Upto(n).Minus(a); c.quorum(a, gone) == a.Empty() {
+					t.Fatalf("%d ranks: %v alone is left", n, a)
 				}
 			}
-			half := 2*bits.OnesCount64(a) == n
-			if half && c.quorum(a, 0) != (a&1 == 1) {
-				t.Fatalf("%d ranks: half %b", n, a)
+			half := 2*a.Len() == n
+			if half && c.quorum(a, rankset.Set{}) != a.Has(0) {
+				t.Fatalf("%d ranks: half %v", n, a)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
@@ -72,7 +73,7 @@ func TestBeatsKeepTheirOrder(t *testing.T) {
 	own, done := &desk{}, make(chan bool)
 	v := &view{
 		cfg: &Config{Words: []int64{0, 8}, Clock: monotonic}, local: own, participants: &participants{},
-		agreement: newAgreement(0, 0b11, testRules, time.Now()),
+		agreement: newAgreement(0, rankset.Of(0, 1), testRules, time.Now()),
 	}
 	v.controls.Store(controls[0])
 	first := true

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -27,13 +28,13 @@ func (g *remoteRendezvous) makeLinks() error {
 	}
 	g.notify(remote, kindCarriers, []byte(strings.Join(names, ",")))
 	err = g.awaitEach(remote, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
-	for missing := remote; missing != 0 && err == nil; {
+	for missing := remote; !missing.Empty() && err == nil; {
 		missing, err = g.makeSome(missing, names)
 	}
 	if err != nil {
 		return err
 	}
-	for rank := range members(remote) {
+	for rank := range remote.All() {
 		g.explain(rank, failed)
 	}
 	return nil
@@ -41,35 +42,35 @@ func (g *remoteRendezvous) makeLinks() error {
 
 // makeSome makes links over the next carriers and returns the ranks that they
 // do not reach.
-func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint64, err error) {
-	var mine [transport.MaxRanks]error // why this side has no link
-	for rank := range members(ranks) {
+func (g *remoteRendezvous) makeSome(ranks rankset.Set, names []string) (missing rankset.Set, err error) {
+	var mine [rankset.MaxRanks]error // why this side has no link
+	for rank := range ranks.All() {
 		if mine[rank], err = g.makeLink(rank, names); err != nil {
-			return 0, err
+			return rankset.Set{}, err
 		}
 	}
 	err = g.awaitEach(ranks, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
 	if err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
 	both, err := g.connectLinks(ranks, names, &mine)
 	if err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
 	g.notify(ranks, kindLinked, nil)
 	if err := g.await(ranks, &g.linked, "came but did not connect its link"); err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
-	g.linked &^= ranks
+	g.linked = g.linked.Minus(ranks)
 	return g.tryLinks(ranks, both, names, &mine)
 }
 
 // connectLinks connects the links of which both sides have their end, and returns the
 // ranks with a link that is connected here.
-func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[transport.MaxRanks]error) (up uint64, err error) {
-	for rank := range members(ranks) {
+func (g *remoteRendezvous) connectLinks(ranks rankset.Set, names []string, mine *[rankset.MaxRanks]error) (up rankset.Set, err error) {
+	for rank := range ranks.All() {
 		if mine[rank] == nil && len(g.offers[rank]) > 0 {
-			up |= 1 << rank
+			up = up.With(rank)
 		}
 	}
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
@@ -80,10 +81,10 @@ func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[tra
 		mine[rank] = err
 		return nil
 	})
-	for rank := range members(ranks) {
+	for rank := range ranks.All() {
 		g.offers[rank] = nil
 		if mine[rank] != nil {
-			up &^= 1 << rank
+			up = up.Without(rank)
 		}
 	}
 	return up, err
@@ -91,28 +92,28 @@ func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[tra
 
 // tryLinks finds out on which links bytes arrive, in both directions: the two sides of
 // each come to the same result. It gives up a link that does not work.
-func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[transport.MaxRanks]error) (missing uint64, err error) {
+func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, names []string, mine *[rankset.MaxRanks]error) (missing rankset.Set, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
 		return nil
 	})
 	if err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
-	for rank := range members(ranks) {
-		g.notify(1<<rank, kindTried, why(mine[rank]))
+	for rank := range ranks.All() {
+		g.notify(rankset.Of(rank), kindTried, why(mine[rank]))
 	}
 	if err := g.awaitEach(ranks, func(rank int) bool { return g.tried[rank] != nil }, "came but did not try its link"); err != nil {
-		return 0, err
+		return rankset.Set{}, err
 	}
-	for rank := range members(ranks) {
+	for rank := range ranks.All() {
 		theirs := *g.tried[rank]
 		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
 			continue
 		}
-		missing |= 1 << rank
+		missing = missing.With(rank)
 		if err := g.giveUp(rank, g.common(rank, names), mine[rank], theirs); err != nil {
-			return 0, err
+			return rankset.Set{}, err
 		}
 	}
 	return missing, nil
@@ -160,14 +161,14 @@ func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) 
 	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
 	switch {
 	case err != nil && g.replaceable(rank, names, err):
-		g.notify(1<<rank, kindOffer, nil)
+		g.notify(rankset.Of(rank), kindOffer, nil)
 		return err, nil
 	case err != nil:
 		return nil, err
 	}
 	g.links[rank] = l
 	g.v.peers[rank].link.Store(l)
-	g.notify(1<<rank, kindOffer, l.Offer())
+	g.notify(rankset.Of(rank), kindOffer, l.Offer())
 	return nil, nil
 }
 
@@ -215,10 +216,10 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 
 // onLinks does something with the links of ranks, at once: each waits for its peer. An
 // error that ends the rendezvous, or one link, ends the waiting of the others.
-func (g *remoteRendezvous) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
-	results := make(chan error, transport.MaxRanks)
+func (g *remoteRendezvous) onLinks(ranks rankset.Set, do func(rank int, l *link.Link) error) error {
+	results := make(chan error, rankset.MaxRanks)
 	num := 0
-	for rank := range members(ranks) {
+	for rank := range ranks.All() {
 		num++
 		l := g.links[rank]
 		safego.Go("link connect", func() { results <- do(rank, l) }, func(err error) { results <- err })

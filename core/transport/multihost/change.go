@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -55,7 +56,7 @@ func (l *Listener) reconnect(r *participants, until time.Time) (*Change, error) 
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	local, err := l.local.ReconnectWith(r.localOnly(), c.d.hadRemote.Load() || r.remote() != 0, time.Until(until))
+	local, err := l.local.ReconnectWith(r.localOnly(), c.d.hadRemote.Load() || !r.remote().Empty(), time.Until(until))
 	if err != nil {
 		c.forget()
 		return nil, err
@@ -109,16 +110,16 @@ func (c *Change) forget() {
 	}
 }
 
-// Present has one bit per rank that has come.
-func (c *Change) Present() uint64 { return c.participants.present }
+// Present are the ranks that have come.
+func (c *Change) Present() rankset.Set { return c.participants.present }
 
-// Fresh has one bit per rank that has another process than at the last rendezvous, or
+// Fresh are the ranks that have another process than at the last rendezvous, or
 // another domain of the same process.
-func (c *Change) Fresh() (ranks uint64) {
+func (c *Change) Fresh() (ranks rankset.Set) {
 	before := c.d.now.Load().participants
-	for r := range members(c.participants.present &^ (1 << c.participants.self)) {
+	for r := range c.participants.present.Without(c.participants.self).All() {
 		if !c.participants.sameProcess(before, r) {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

@@ -10,18 +10,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
 
 // reconnect lets survivors and joiners meet; joiners' hosts are in hosts.
-func (g *troupe) reconnect(survivors uint64, hosts map[int]string) (changes []*Change, joined []*Domain, err error) {
+func (g *troupe) reconnect(survivors rankset.Set, hosts map[int]string) (changes []*Change, joined []*Domain, err error) {
 	listeners := make([]*Listener, len(g.domains))
 	for r := range listeners {
 		var e error
 		switch h := hosts[r]; {
-		case survivors>>r&1 == 1:
+		case survivors.Has(r):
 			listeners[r], e = Relist(g.domains[r], []byte("again"))
 		case h != "":
 			c := g.configs[r]
@@ -41,7 +42,7 @@ func (g *troupe) reconnect(survivors uint64, hosts map[int]string) (changes []*C
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if survivors>>r&1 == 1 {
+			if survivors.Has(r) {
 				changes[r], errs[r] = l.Reconnect(all, testTimeout)
 			} else {
 				joined[r], errs[r] = l.Connect(all, testTimeout)
@@ -76,35 +77,35 @@ func TestUpdate(t *testing.T) {
 	g.exchange("first")
 	address := g.domains[0].Control(1).Word(0)
 	require.True(t, membership.Leave(g.domains[3].Members(), 1, 3))
-	g.everySet(0b0111, 0b0111)
+	g.everySet(rankset.Upto(3), rankset.Upto(3))
 	require.NoError(t, g.domains[3].Close())
 	g.domains[3] = nil
 
-	changes, joined, err := g.reconnect(0b0111, map[int]string{3: "c"})
+	changes, joined, err := g.reconnect(rankset.Upto(3), map[int]string{3: "c"})
 	require.NoError(t, err)
-	require.Equal(t, uint64(0b1000), changes[0].Fresh())
-	require.Equal(t, uint64(0b1111), changes[0].Present())
+	require.Equal(t, rankset.Of(3), changes[0].Fresh())
+	require.Equal(t, rankset.Upto(4), changes[0].Present())
 	require.Equal(t, uint64(1)<<48|0b0111, g.domains[0].Members().Load(), "nothing changes before Commit")
-	g.exchangeAmong(0b0111)
+	g.exchangeAmong(rankset.Upto(3))
 	g.begin(2, changes, joined)
-	g.everySet(0b1111, 0b1111)
+	g.everySet(rankset.Upto(4), rankset.Upto(4))
 	require.Same(t, address, g.domains[0].Control(1).Word(0))
-	require.Equal(t, uint64(0b1100), g.domains[0].Remote().Ranks())
+	require.Equal(t, rankset.Of(2, 3), g.domains[0].Remote().Ranks())
 	g.exchange("second")
 	require.True(t, membership.Leave(g.domains[1].Members(), 2, 1))
-	g.everySet(0b1111, 0b1101)
+	g.everySet(rankset.Upto(4), rankset.Of(0, 2, 3))
 
-	changes, joined, err = g.reconnect(0b1001, nil) // 1 and 2 stay away
+	changes, joined, err = g.reconnect(rankset.Of(0, 3), nil) // 1 and 2 stay away
 	require.NoError(t, err)
 	g.begin(3, changes, joined)
-	g.everySet(0b1001, 0b1001)
-	g.exchangeAmong(0b1001)
-	require.Equal(t, uint64(0b1000), g.domains[0].Remote().Ranks())
+	g.everySet(rankset.Of(0, 3), rankset.Of(0, 3))
+	g.exchangeAmong(rankset.Of(0, 3))
+	require.Equal(t, rankset.Of(3), g.domains[0].Remote().Ranks())
 
-	changes, joined, err = g.reconnect(0b1111, nil) // and come back
+	changes, joined, err = g.reconnect(rankset.Upto(4), nil) // and come back
 	require.NoError(t, err)
 	g.begin(4, changes, joined)
-	g.everySet(0b1111, 0b1111)
+	g.everySet(rankset.Upto(4), rankset.Upto(4))
 	g.exchange("third")
 }
 
@@ -117,12 +118,12 @@ func TestPagesOfAHostAreUnited(t *testing.T) {
 			g := newTroupe(t, []string{"a", "a", "b"}, nil)
 			comes := 1 - absent
 			require.NoError(t, g.domains[comes].Close())
-			changes, joined, err := g.reconnect(0b100, map[int]string{comes: "a"})
+			changes, joined, err := g.reconnect(rankset.Of(2), map[int]string{comes: "a"})
 			require.NoError(t, err)
 			g.begin(2, changes, joined)
 			old := g.domains[absent].GroupID()
 			for _, abort := range []bool{true, false} {
-				changes, joined, err = g.reconnect(0b111, nil)
+				changes, joined, err = g.reconnect(rankset.Upto(3), nil)
 				require.NoError(t, err)
 				if abort {
 					for _, c := range changes {
@@ -132,7 +133,7 @@ func TestPagesOfAHostAreUnited(t *testing.T) {
 				require.Equal(t, old, g.domains[absent].GroupID())
 			}
 			g.begin(3, changes, joined)
-			g.everySet(0b111, 0b111)
+			g.everySet(rankset.Upto(3), rankset.Upto(3))
 			require.True(t, membership.Leave(g.domains[0].Members(), 3, 0))
 			require.Equal(t, uint64(3)<<48|0b110, g.domains[1].Members().Load(), "one page again")
 			require.Equal(t, g.domains[0].GroupID(), g.domains[1].GroupID())
@@ -144,7 +145,7 @@ func TestPagesOfAHostAreUnited(t *testing.T) {
 func TestAbort(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b"}, nil)
 	for range 3 {
-		changes, _, err := g.reconnect(0b111, nil)
+		changes, _, err := g.reconnect(rankset.Upto(3), nil)
 		require.NoError(t, err)
 		for _, c := range changes {
 			c.Abort()
@@ -153,7 +154,7 @@ func TestAbort(t *testing.T) {
 		}
 		g.exchange("still")
 	}
-	changes, _, err := g.reconnect(0b111, nil)
+	changes, _, err := g.reconnect(rankset.Upto(3), nil)
 	require.NoError(t, err)
 	require.NoError(t, changes[0].Commit())
 	require.Error(t, changes[0].Commit())
@@ -181,9 +182,9 @@ func TestMissing(t *testing.T) {
 	g.exchange("still")
 }
 
-// TestCloseWhileRendezvous: a domain that is closed ends the rendezvous that it is
+// TestCloseDuringRendezvous: a domain that is closed ends the rendezvous that it is
 // in.
-func TestCloseWhileRendezvous(t *testing.T) {
+func TestCloseDuringRendezvous(t *testing.T) {
 	for delay := range 8 {
 		if testing.Short() && delay%3 != 0 {
 			continue
@@ -214,7 +215,7 @@ func TestCloseWhileRendezvous(t *testing.T) {
 func TestCommitWhileClosing(t *testing.T) {
 	for range 20 {
 		g := newTroupe(t, []string{"a", "b"}, nil)
-		changes, _, err := g.reconnect(0b11, nil)
+		changes, _, err := g.reconnect(rankset.Of(0, 1), nil)
 		require.NoError(t, err)
 		v := changes[0].view
 		closed := make(chan error, 1)
@@ -356,18 +357,18 @@ func FuzzMetadata(f *testing.F) {
 // learns that this one is over, on hosts that no rank has come from, too. If too few
 // ranks come, they end nothing for the others.
 func TestLeftOut(t *testing.T) {
-	for _, c := range []struct{ come, goOn uint64 }{{0b0011, 0}, {0b1101, 0}, {0b0001, 0b1110}} {
-		t.Run(fmt.Sprintf("%b come", c.come), func(t *testing.T) {
+	for _, c := range []struct{ come, goOn rankset.Set }{{rankset.Of(0, 1), rankset.Set{}}, {rankset.Of(0, 2, 3), rankset.Set{}}, {rankset.Of(0), rankset.Of(1, 2, 3)}} {
+		t.Run(fmt.Sprintf("%v come", c.come), func(t *testing.T) {
 			g := newTroupe(t, []string{"a", "b", "c", "c"}, nil)
-			for r := range members(c.come) {
+			for r := range c.come.All() {
 				require.True(t, membership.Leave(g.domains[r].Members(), 1, r))
 			}
-			g.everySet(0b1111, 0b1111&^c.come)
+			g.everySet(rankset.Upto(4), rankset.Upto(4).Minus(c.come))
 			changes, joined, err := g.reconnect(c.come, nil)
 			require.NoError(t, err)
 			g.begin(2, changes, joined)
 			g.everySet(c.come, c.come)
-			g.everySet(0b1111&^c.come, c.goOn)
+			g.everySet(rankset.Upto(4).Minus(c.come), c.goOn)
 		})
 	}
 }

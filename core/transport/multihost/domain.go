@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -26,7 +27,7 @@ type Domain struct {
 	hadRemote atomic.Bool // the group has had remote ranks
 
 	mu       sync.Mutex // guards what follows
-	pages    [transport.MaxRanks]transport.Segment
+	pages    [rankset.MaxRanks]transport.Segment
 	change   *Change
 	closed   bool
 	draining sync.WaitGroup // of views that were replaced
@@ -70,7 +71,7 @@ func (d *Domain) lost(rank int) error {
 // gather holds the part of a rendezvous that is between hosts. Nothing of the domain
 // changes. It returns nils when every rank is local.
 func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, []*link.Link, error) {
-	if r.remote() == 0 {
+	if r.remote().Empty() {
 		return nil, nil, nil
 	}
 	if err := d.sweep(); err != nil {
@@ -79,7 +80,7 @@ func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, [
 	v := newView(&d.cfg, d.local, r)
 	v.totals = &d.totals
 	v.paths = r.explain()
-	for rank := range members(r.remote()) {
+	for rank := range r.remote().All() {
 		page, err := d.page(rank)
 		if err != nil {
 			return nil, nil, err
@@ -124,9 +125,9 @@ func (d *Domain) install(r *participants, v *view, links []*link.Link) {
 	m := &rendezvousResult{participants: r, view: v, word: d.local.Members(), paths: r.explain(), links: links}
 	if v != nil {
 		d.hadRemote.Store(true)
-		m.word = &word{page: m.word, v: v, self: 1 << r.self}
+		m.word = &word{page: m.word, v: v, self: rankset.Of(r.self)}
 		m.paths = v.paths
-		for rank := range members(r.remote()) {
+		for rank := range r.remote().All() {
 			if before == nil || !r.sameProcess(before.participants, rank) {
 				wipe(v.peers[rank].control)
 			}
@@ -209,7 +210,7 @@ func (d *Domain) NumRanks() int { return d.local.NumRanks() }
 func (d *Domain) Members() transport.MemberWord { return d.now.Load().word }
 
 // Present has the ranks of the last rendezvous, local and remote.
-func (d *Domain) Present() uint64 { return d.now.Load().participants.present }
+func (d *Domain) Present() rankset.Set { return d.now.Load().participants.present }
 
 // peer is a remote rank's incarnation; nil for others.
 func (d *Domain) peer(rank int) *peer {
@@ -287,7 +288,7 @@ func (d *Domain) Yield() { d.local.Yield() }
 
 // Remote reaches the remote ranks; nil when there are none.
 func (d *Domain) Remote() transport.Remote {
-	if d.links.Ranks() == 0 {
+	if d.links.Ranks().Empty() {
 		return nil
 	}
 	return d.remote

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -24,21 +25,21 @@ func (v *view) watchLocal() {
 	if controls == nil || !v.live.Load() { // until then a number may be an earlier process's
 		return
 	}
-	for r := range members(v.participants.local &^ (1 << v.participants.self) &^ v.ended) {
+	for r := range v.participants.local.Without(v.participants.self).Minus(v.ended).All() {
 		p := v.local.Process(r)
 		if p == nil {
 			continue // an update has left it out
 		}
 		if err := p.Lost(); errors.Is(err, transport.ErrExited) {
-			v.ended |= 1 << r
+			v.ended = v.ended.With(r)
 			controls.Exited(r, err)
 		}
 	}
-	if v.ended == 0 {
+	if v.ended.Empty() {
 		return
 	}
-	m := binary.LittleEndian.AppendUint64([]byte{kindEnded}, v.ended)
-	for r := range members(v.participants.remote() & controls.Ranks()) {
+	m := binary.LittleEndian.AppendUint64([]byte{kindEnded}, v.ended.Word())
+	for r := range v.participants.remote().And(controls.Ranks()).All() {
 		if v.notified[r] != v.ended && controls.Send(r, m) {
 			v.notified[r] = v.ended
 		}
@@ -52,7 +53,7 @@ func (v *view) takeEnded(from int, m []byte) {
 		return
 	}
 	infos := v.participants.infos
-	for r := range members(binary.LittleEndian.Uint64(m) & v.participants.remote() &^ (1 << from)) {
+	for r := range rankset.FromWord(binary.LittleEndian.Uint64(m)).And(v.participants.remote()).Without(from).All() {
 		if infos[from].LocalTo(&infos[r]) {
 			v.controls.Load().Exited(r, fmt.Errorf("rank %d, of the same host, says that its process has ended", from))
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -66,7 +67,7 @@ func TestLocalRankLeftOut(t *testing.T) {
 	v.controls.Store(now.controls.Load())
 	v.live.Store(true)
 	v.watchLocal()
-	require.EqualValues(t, 1<<2, v.ended)
+	require.EqualValues(t, rankset.Of(2), v.ended)
 	lost := func(rank int) bool { return errors.Is(g.domains[3].Process(rank).Lost(), transport.ErrExited) }
 	eventually(t, "rank 3 is told of rank 2", func() bool { return lost(2) })
 	require.False(t, lost(1))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -158,14 +159,14 @@ func receive(t testing.TB, d *Domain, from int) (text string) {
 func (g *troupe) exchange(round string) {
 	for r, d := range g.domains {
 		if d != nil && d.Remote() != nil {
-			for to := range members(d.Remote().Ranks()) {
+			for to := range d.Remote().Ranks().All() {
 				send(g.t, d, to, fmt.Sprint(round, r))
 			}
 		}
 	}
 	for _, d := range g.domains {
 		if d != nil && d.Remote() != nil {
-			for from := range members(d.Remote().Ranks()) {
+			for from := range d.Remote().Ranks().All() {
 				require.Equal(g.t, fmt.Sprint(round, from), receive(g.t, d, from))
 			}
 		}
@@ -183,9 +184,9 @@ func domainsOf(t *testing.T, hosts []string, controlBytes int64) []transport.Dom
 	return domains
 }
 
-func hostsOf(present uint64, n int) []string {
+func hostsOf(present rankset.Set, n int) []string {
 	hosts := make([]string, n)
-	for r := range members(present) {
+	for r := range present.All() {
 		hosts[r] = "one"
 	}
 	return hosts
@@ -195,9 +196,9 @@ func hostsOf(present uint64, n int) []string {
 func TestConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Harness{
 		New: func(t *testing.T, n int, controlBytes int64) []transport.Domain {
-			return domainsOf(t, hostsOf(1<<n-1, n), controlBytes)
+			return domainsOf(t, hostsOf(rankset.Upto(n), n), controlBytes)
 		},
-		NewPartial: func(t *testing.T, present uint64, n int, controlBytes int64) []transport.Domain {
+		NewPartial: func(t *testing.T, present rankset.Set, n int, controlBytes int64) []transport.Domain {
 			return domainsOf(t, hostsOf(present, n), controlBytes)
 		},
 	})
@@ -247,11 +248,11 @@ func TestTwoHosts(t *testing.T) {
 		g.exchange(fmt.Sprint(round, " of "))
 	}
 	for r, d := range g.domains {
-		local, remote := uint64(0b0101)<<(r&1), uint64(0b1010)>>(r&1)
-		require.Equal(t, uint64(0b1111), d.Present())
+		local, remote := rankset.FromWord(uint64(0b0101)<<(r&1)), rankset.FromWord(uint64(0b1010)>>(r&1))
+		require.Equal(t, rankset.Upto(4), d.Present())
 		require.Equal(t, remote, d.Remote().Ranks())
 		require.Equal(t, uint64(1)<<48|0b1111, d.Members().Load())
-		for o := range members(local) {
+		for o := range local.All() {
 			require.NotNil(t, d.Control(o))
 			id, slab, err := g.domains[o].AddSlab(4096)
 			require.NoError(t, err)
@@ -260,7 +261,7 @@ func TestTwoHosts(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, uint64(100*r+o), seen.Word(0).Load())
 		}
-		for o := range members(remote) {
+		for o := range remote.All() {
 			_, err := d.Slab(o, 0)
 			require.ErrorIs(t, err, errRemote)
 			require.NoError(t, d.Process(o).Lost())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -44,7 +45,7 @@ func withFragile(setting Setting, devices *[2]*fragile) func(rank int, c *Config
 }
 
 func (g *troupe) meetAgain(epoch uint16) {
-	changes, joined, err := g.reconnect(0b11, nil)
+	changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(g.t, err)
 	g.begin(epoch, changes, joined)
 	g.exchange("epoch")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -62,21 +63,21 @@ func TestLinksThatDoNotDrain(t *testing.T) {
 	newTroupe(t, []string{"a", "b"}, nil).close()
 	before := holdings()
 	g, busy := withOutstanding(t)
-	changes, _, err := g.reconnect(0b11, nil)
+	changes, _, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(t, err)
 	busy.Store(true)
 	for r, c := range changes {
 		c.Abort()
 		require.Equal(t, 1, g.domains[r].numLeftover(), "of a change")
 	}
-	changes, joined, err := g.reconnect(0b11, nil)
+	changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
 	for _, d := range g.domains {
 		eventually(t, "of what was replaced", func() bool { return d.numLeftover() == 2 })
 	}
 	busy.Store(false)
-	changes, joined, err = g.reconnect(0b11, nil) // sweeps
+	changes, joined, err = g.reconnect(rankset.Of(0, 1), nil) // sweeps
 	require.NoError(t, err)
 	for _, d := range g.domains {
 		require.Less(t, d.numLeftover(), 2, "a rendezvous sweeps")
@@ -101,19 +102,19 @@ func TestBoundOfLeftovers(t *testing.T) {
 	g, busy := withOutstanding(t)
 	busy.Store(true)
 	for n := range maxLeftovers {
-		changes, _, err := g.reconnect(0b11, nil)
+		changes, _, err := g.reconnect(rankset.Of(0, 1), nil)
 		require.NoError(t, err)
 		for r, c := range changes {
 			c.Abort()
 			require.Equal(t, n+1, g.domains[r].numLeftover())
 		}
 	}
-	_, _, err := g.reconnect(0b11, nil)
+	_, _, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.ErrorContains(t, err, "links of 4 earlier rendezvous still have outstanding completions, at most 3 may")
 	require.Equal(t, maxLeftovers, g.domains[0].numLeftover())
 	g.exchange("still")
 	busy.Store(false)
-	changes, joined, err := g.reconnect(0b11, nil)
+	changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
 }
@@ -122,10 +123,10 @@ func TestBoundOfLeftovers(t *testing.T) {
 // a mistake has ended what its changes come from, leaves by itself.
 func TestCrashedControls(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b"}, nil)
-	g.everySet(0b111, 0b111)
+	g.everySet(rankset.Upto(3), rankset.Upto(3))
 	v := g.domains[0].now.Load().view
 	v.mu.Lock()
 	v.agreement = nil // the next tick panics
 	v.mu.Unlock()
-	g.everySet(0b011, 0b110)
+	g.everySet(rankset.Of(0, 1), rankset.Of(1, 2))
 }

@@ -11,7 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -73,7 +74,7 @@ func TestLinksReconnected(t *testing.T) {
 			defer wg.Done()
 			var sent, received [3]int
 			for left := 2 * 2 * num; left > 0; {
-				for to := range members(d.Remote().Ranks()) {
+				for to := range d.Remote().Ranks().All() {
 					if m := text(r, sent[to]); sent[to] < num {
 						if b, err := d.Remote().Reserve(to, int64(len(m))); err == nil {
 							copy(b, m)
@@ -111,13 +112,13 @@ func TestLinksReconnected(t *testing.T) {
 	}
 	require.NotZero(t, g.reconnects())
 	for r, d := range g.domains {
-		for to := range members(d.Remote().Ranks()) {
+		for to := range d.Remote().Ranks().All() {
 			eventually(t, "up again", func() bool { return g.remoteOf(r, to).State == LinkUp })
 		}
-		require.Equal(t, uint64(0b111), d.Members().Load()&ranksMask)
+		require.Equal(t, rankset.Upto(3), ranksOf(d.Members().Load()))
 	}
 	g.exchange("after it")
-	changes, joined, err := g.reconnect(0b111, nil)
+	changes, joined, err := g.reconnect(rankset.Upto(3), nil)
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
 	g.exchange("in the next epoch")

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -157,7 +158,7 @@ func (r *participants) first() uint64 {
 	if r.survivors {
 		epoch = r.epoch
 	}
-	return uint64(epoch)<<48 | r.present
+	return uint64(membership.New(epoch, r.present))
 }
 
 // Close gives everything up. Idempotent. It ends a Connect or Reconnect that
@@ -195,7 +196,7 @@ func (r *participants) explain() []Path {
 		switch {
 		case rank == r.self:
 			p.Carrier = "self"
-		case r.present>>rank&1 == 0:
+		case !r.present.Has(rank):
 			p.Carrier, p.Why = "", "absent"
 		}
 	}
@@ -206,5 +207,5 @@ func (r *participants) explain() []Path {
 // it at an earlier rendezvous.
 func (r *participants) sameProcess(before *participants, rank int) bool {
 	a, b := &r.infos[rank].Shm.Identity, &before.infos[rank].Shm.Identity
-	return before.present>>rank&1 == 1 && bytes.Equal(a[:], b[:])
+	return before.present.Has(rank) && bytes.Equal(a[:], b[:])
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestLocalTo: it is what a rendezvous finds of the same two ranks.
@@ -32,6 +34,6 @@ func TestLocalTo(t *testing.T) {
 		require.NoError(t, r.add(0, own, own))
 		other.Shm.Rank = 1
 		require.NoError(t, r.add(1, &other, own))
-		require.Equal(t, own.LocalTo(&other), r.local == 3)
+		require.Equal(t, own.LocalTo(&other), r.local == rankset.Of(0, 1))
 	}
 }

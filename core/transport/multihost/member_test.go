@@ -6,16 +6,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // everySet waits until all of some ranks see the same member set.
-func (g *troupe) everySet(ranks, want uint64) {
+func (g *troupe) everySet(ranks, want rankset.Set) {
 	g.t.Helper()
-	for r := range members(ranks) {
+	for r := range ranks.All() {
 		word := g.domains[r].Members()
-		eventually(g.t, "the set", func() bool { return word.Load()&ranksMask == want })
+		eventually(g.t, "the set", func() bool { return ranksOf(word.Load()) == want })
 	}
 }
 
@@ -23,10 +24,10 @@ func (g *troupe) everySet(ranks, want uint64) {
 func TestLeave(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b", "c"}, nil)
 	require.True(t, membership.Leave(g.domains[2].Members(), 1, 2))
-	require.Equal(t, uint64(0b1011), g.domains[2].Members().Load()&ranksMask, "at once")
-	g.everySet(0b1111, 0b1011)
+	require.Equal(t, rankset.Of(0, 1, 3), ranksOf(g.domains[2].Members().Load()), "at once")
+	g.everySet(rankset.Upto(4), rankset.Of(0, 1, 3))
 	require.True(t, membership.Leave(g.domains[0].Members(), 1, 0))
-	g.everySet(0b1111, 0b1010)
+	g.everySet(rankset.Upto(4), rankset.Of(1, 3))
 	require.False(t, membership.Leave(g.domains[0].Members(), 1, 0))
 }
 
@@ -39,7 +40,7 @@ func TestLeaveBehindWords(t *testing.T) {
 	})
 	g.domains[1].Control(1).Word(off).Store(7)
 	require.True(t, membership.Leave(g.domains[1].Members(), 1, 1))
-	g.everySet(0b01, 0b01)
+	g.everySet(rankset.Of(0), rankset.Of(0))
 	require.EqualValues(t, 7, g.domains[0].Control(1).Word(off).Load())
 }
 
@@ -54,13 +55,13 @@ func TestExpel(t *testing.T) {
 			g := newTroupe(t, []string{"a", "b", "a", "c"}, nil)
 			word := g.domains[by].Members()
 			seen := membership.Set(word.Load())
-			if !membership.Expel(word, seen, 1, by, 1<<target) {
-				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << target)}, word.Load()&ranksMask)
+			if !membership.Expel(word, seen, 1, by, rankset.Of(target)) {
+				require.Contains(t, []rankset.Set{rankset.Upto(4), rankset.Upto(4).Without(target)}, ranksOf(word.Load()))
 			}
-			g.everySet(0b1111, 0b1111&^(1<<target))
-			for r := range members(0b1111 &^ (1 << target)) {
-				remote := g.domains[r].Remote().Ranks() >> target & 1
-				eventually(t, "the link is revoked", func() bool { return g.domains[r].links.Failed() == remote<<target })
+			g.everySet(rankset.Upto(4), rankset.Upto(4).Without(target))
+			for r := range rankset.Upto(4).Without(target).All() {
+				remote := g.domains[r].Remote().Ranks().And(rankset.Of(target))
+				eventually(t, "the link is revoked", func() bool { return g.domains[r].links.Failed() == remote })
 			}
 			require.False(t, membership.Fence(g.domains[target].Members(), 1, target, by), "who is out takes nobody out")
 			require.False(t, word.CompareAndSwap(word.Load(), word.Load()|1<<target), "nobody comes back")
@@ -76,7 +77,7 @@ func TestStale(t *testing.T) {
 	word := g.domains[0].Members()
 	old := word.Load()
 	membership.Fence(word, 1, 0, 2)
-	g.everySet(0b011, 0b011)
+	g.everySet(rankset.Of(0, 1), rankset.Of(0, 1))
 	require.False(t, word.CompareAndSwap(old, old&^0b100))
 }
 
@@ -102,14 +103,14 @@ func TestClosed(t *testing.T) {
 		require.NoError(t, p.Lost())
 	}
 	require.Equal(t, "the last words", receive(t, g.domains[0], 2))
-	g.everySet(0b011, 0b011) // its connections have ended: known to all
-	g.exchangeAmong(0b011)
+	g.everySet(rankset.Of(0, 1), rankset.Of(0, 1)) // its connections have ended: known to all
+	g.exchangeAmong(rankset.Of(0, 1))
 }
 
 // exchangeAmong lets some ranks hear from one another.
-func (g *troupe) exchangeAmong(ranks uint64) {
-	for a := range members(ranks) {
-		for b := range members(ranks & g.domains[a].Remote().Ranks()) {
+func (g *troupe) exchangeAmong(ranks rankset.Set) {
+	for a := range ranks.All() {
+		for b := range ranks.And(g.domains[a].Remote().Ranks()).All() {
 			send(g.t, g.domains[a], b, "still here")
 			require.Equal(g.t, "still here", receive(g.t, g.domains[b], a))
 		}
@@ -145,7 +146,7 @@ func TestLinkFails(t *testing.T) {
 	p := g.domains[1].Process(2)
 	eventually(t, "noticed", p.Dying)
 	eventually(t, "agreed", func() bool { return !membership.Fence(g.domains[1].Members(), 1, 1, 2) && gone(g.domains[1], 2) })
-	g.everySet(0b011, 0b011)
+	g.everySet(rankset.Of(0, 1), rankset.Of(0, 1))
 }
 
 func gone(d *Domain, rank int) bool { return d.Members().Load()>>rank&1 == 0 }

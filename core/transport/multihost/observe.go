@@ -2,15 +2,14 @@ package multihost
 
 import (
 	"errors"
-	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/link"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // LinkState is how a remote rank is, as this rank sees it.
@@ -69,9 +68,9 @@ type Totals struct {
 type totals struct {
 	ballots, agreed, ended, broken, timesUnresponsive atomic.Uint64
 
-	mu    sync.Mutex                     // guards what follows; before view.mu
-	base  [transport.MaxRanks]link.Stats // of links that were replaced
-	shown *view                          // the domain's; nil: every rank is local
+	mu    sync.Mutex                   // guards what follows; before view.mu
+	base  [rankset.MaxRanks]link.Stats // of links that were replaced
+	shown *view                        // the domain's; nil: every rank is local
 	seen  []RemoteRank
 }
 
@@ -94,7 +93,7 @@ func (t *totals) replace(before *rendezvousResult, v *view) {
 // countEnd counts the end of a connection to a remote rank.
 func (v *view) countEnd(rank int, how link.Ending) {
 	switch {
-	case !v.live.Load() || v.participants.remote()>>rank&1 == 0:
+	case !v.live.Load() || !v.participants.remote().Has(rank):
 	case how == link.EndExited:
 		v.totals.ended.Add(1)
 	case how == link.EndBroken:
@@ -109,7 +108,7 @@ func (v *view) count() {
 	if v.live.Load() {
 		v.totals.ballots.Add(c.ballots)
 		v.totals.agreed.Add(c.agreed)
-		v.totals.timesUnresponsive.Add(uint64(bits.OnesCount64(c.unresponsive &^ v.unresponsive & v.participants.remote())))
+		v.totals.timesUnresponsive.Add(uint64(c.unresponsive.Minus(v.unresponsive).And(v.participants.remote()).Len()))
 	}
 	c.ballots, c.agreed, v.unresponsive = 0, 0, c.unresponsive
 }
@@ -158,15 +157,15 @@ func (s *controlStats) beat(ahead int64) {
 
 // stateOf is how a remote rank is. The caller holds v.mu.
 func (v *view) stateOf(rank int) LinkState {
-	c, p, bit := v.agreement, v.peers[rank], uint64(1)<<rank
+	c, p, bit := v.agreement, v.peers[rank], rankset.Of(rank)
 	switch {
-	case (v.participants.present&^c.set|c.left)&bit != 0:
+	case !v.participants.present.Minus(c.set).Or(c.left).And(bit).Empty():
 		return LinkOut
-	case p.lost.Load() != nil, c.gone&bit != 0:
+	case p.lost.Load() != nil, !c.gone.And(bit).Empty():
 		return LinkEnded
 	case !carries(p.link.Load()):
 		return LinkBroken
-	case c.unresponsive&bit != 0:
+	case !c.unresponsive.And(bit).Empty():
 		return LinkUnresponsive
 	}
 	return LinkUp
@@ -175,8 +174,7 @@ func (v *view) stateOf(rank int) LinkState {
 // remoteRanks appends what is seen of each remote rank. It allocates nothing where
 // out has room. The caller holds v.totals.mu.
 func (v *view) remoteRanks(out []RemoteRank) []RemoteRank {
-	for rest := v.participants.remote(); rest != 0; rest &= rest - 1 {
-		rank := bits.TrailingZeros64(rest)
+	for rank := range v.participants.remote().All() {
 		s, p := &v.controlStats[rank], v.peers[rank]
 		f := RemoteRank{Rank: rank, Carrier: v.paths[rank].Carrier, Heard: s.lastHeard.Load(), Beats: s.beats.Load()}
 		f.Ahead = s.ahead.Load()

@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -26,9 +27,9 @@ func (g *troupe) remoteOf(rank, other int) RemoteRank {
 // counts are the messages and bytes of each pair, by sender and receiver.
 type counts map[[2]int][2]uint64
 
-func (g *troupe) chat(rng *rand.Rand, ranks uint64, c counts) {
-	for a := range members(ranks) {
-		for b := range members(ranks & g.domains[a].Remote().Ranks()) {
+func (g *troupe) chat(rng *rand.Rand, ranks rankset.Set, c counts) {
+	for a := range ranks.All() {
+		for b := range ranks.And(g.domains[a].Remote().Ranks()).All() {
 			text := string(make([]byte, 1+rng.IntN(2000)))
 			send(g.t, g.domains[a], b, text)
 			require.Equal(g.t, text, receive(g.t, g.domains[b], a))
@@ -38,10 +39,10 @@ func (g *troupe) chat(rng *rand.Rand, ranks uint64, c counts) {
 	}
 }
 
-func (g *troupe) sameCounts(ranks uint64, c counts) {
+func (g *troupe) sameCounts(ranks rankset.Set, c counts) {
 	g.t.Helper()
-	for a := range members(ranks) {
-		for b := range members(ranks & g.domains[a].Remote().Ranks()) {
+	for a := range ranks.All() {
+		for b := range ranks.And(g.domains[a].Remote().Ranks()).All() {
 			f, out, in := g.remoteOf(a, b), c[[2]int{a, b}], c[[2]int{b, a}]
 			require.Equal(g.t, out, [2]uint64{f.SentMessages, f.SentBytes}, "%d to %d", a, b)
 			require.Equal(g.t, in, [2]uint64{f.ReceivedMessages, f.ReceivedBytes}, "%d from %d", a, b)
@@ -60,23 +61,23 @@ func TestRemoteRanks(t *testing.T) {
 	require.Len(t, g.domains[0].RemoteRanks(), 1)
 	require.Len(t, g.domains[1].RemoteRanks(), 2)
 	for range 10 {
-		g.chat(rng, 0b111, c)
+		g.chat(rng, rankset.Upto(3), c)
 	}
-	g.sameCounts(0b111, c)
+	g.sameCounts(rankset.Upto(3), c)
 	for epoch := range uint16(2) {
-		changes, joined, err := g.reconnect(0b111, nil)
+		changes, joined, err := g.reconnect(rankset.Upto(3), nil)
 		require.NoError(t, err)
 		g.begin(2+epoch, changes, joined)
-		g.sameCounts(0b111, c)
-		g.chat(rng, 0b111, c)
-		g.sameCounts(0b111, c)
+		g.sameCounts(rankset.Upto(3), c)
+		g.chat(rng, rankset.Upto(3), c)
+		g.sameCounts(rankset.Upto(3), c)
 	}
 	f := g.remoteOf(1, 2)
 	require.Equal(t, []any{"tcp", LinkUp}, []any{f.Carrier, f.State})
 	eventually(t, "all credits are back", func() bool { f = g.remoteOf(1, 2); return f.Credits == f.MaxCredits })
 	eventually(t, "beats", func() bool { return g.remoteOf(1, 2).Beats > f.Beats+2 && g.remoteOf(1, 2).Heard > f.Heard })
 	totals := g.domains[1].Totals()
-	g.everySet(0b111, 0b111)
+	g.everySet(rankset.Upto(3), rankset.Upto(3))
 	// What was agreed on may be of epochs that ended: ranks leave them one after another.
 	require.Equal(t, Totals{TimesUnresponsive: totals.TimesUnresponsive, Ballots: totals.Ballots, Agreed: totals.Agreed}, totals, "nobody was lost")
 }
@@ -86,7 +87,7 @@ func TestRemoteRankIsLost(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)
 	require.NoError(t, g.domains[2].Close())
 	eventually(t, "ended or out", func() bool { return g.remoteOf(0, 2).State >= LinkEnded })
-	g.everySet(0b011, 0b011)
+	g.everySet(rankset.Of(0, 1), rankset.Of(0, 1))
 	eventually(t, "out", func() bool { return g.remoteOf(0, 2).State == LinkOut && g.remoteOf(1, 2).State == LinkOut })
 	require.Equal(t, LinkUp, g.remoteOf(0, 1).State)
 	require.Empty(t, g.domains[0].WhyNot(1))
@@ -96,7 +97,7 @@ func TestRemoteRankIsLost(t *testing.T) {
 	require.Equal(t, LinkBroken, g.remoteOf(1, 2).State)
 	require.Contains(t, g.domains[1].WhyNot(2), transport.ErrNotSupported.Error())
 	eventually(t, "agreed", func() bool { return !membership.Fence(g.domains[1].Members(), 1, 1, 2) && gone(g.domains[1], 2) })
-	g.everySet(0b011, 0b011)
+	g.everySet(rankset.Of(0, 1), rankset.Of(0, 1))
 	eventually(t, "out", func() bool { return g.remoteOf(1, 2).State == LinkOut })
 	require.NotZero(t, g.domains[0].Totals().Agreed+g.domains[1].Totals().Agreed)
 	require.NotZero(t, g.domains[0].Totals().Ballots+g.domains[1].Totals().Ballots)
@@ -126,7 +127,7 @@ func TestReport(t *testing.T) {
 	g.exchange("x")
 	eventually(t, "reported", reported(0, 1, 1))
 	eventually(t, "reported", reported(2, 2, 1))
-	changes, joined, err := g.reconnect(0b011, nil)
+	changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
 	require.True(t, reported(0, 0, 0)(), "at once")
@@ -137,7 +138,7 @@ func TestReport(t *testing.T) {
 func TestLookingAllocatesNothing(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)
 	v := g.domains[0].now.Load().view
-	out := make([]RemoteRank, 0, transport.MaxRanks)
+	out := make([]RemoteRank, 0, rankset.MaxRanks)
 	v.totals.mu.Lock()
 	defer v.totals.mu.Unlock()
 	require.Less(t, testing.AllocsPerRun(1000, func() { out = v.remoteRanks(out[:0]) }), 1.0)

@@ -3,8 +3,8 @@ package multihost
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -23,15 +23,15 @@ type Path struct {
 type participants struct {
 	self    int
 	infos   []Info // zero for absent ranks
-	present uint64
-	local   uint64 // this rank included
+	present rankset.Set
+	local   rankset.Set // this rank included
 	why     []string
 
 	survivors bool
 	epoch     uint16 // the highest that one of them comes from
 }
 
-func (r *participants) remote() uint64 { return r.present &^ r.local }
+func (r *participants) remote() rankset.Set { return r.present.Minus(r.local) }
 
 // parseAll reads the metadata of all ranks and compares it with own.
 func parseAll(all [][]byte, own *Info) (*participants, error) {
@@ -54,7 +54,7 @@ func parseAll(all [][]byte, own *Info) (*participants, error) {
 			return nil, fmt.Errorf("rank %d: %w", rank, err)
 		}
 	}
-	if r.present>>r.self&1 == 0 || r.infos[r.self].id != own.id {
+	if !r.present.Has(r.self) || r.infos[r.self].id != own.id {
 		return nil, fmt.Errorf("rank %d: %w", r.self, bad("own entry is not what Metadata returned"))
 	}
 	return r, nil
@@ -85,23 +85,23 @@ func (i *Info) agrees(rank int, own *Info) error {
 
 func (r *participants) add(rank int, info, own *Info) error {
 	for first := range rank {
-		if r.present>>first&1 == 1 && r.infos[first].id == info.id {
+		if r.present.Has(first) && r.infos[first].id == info.id {
 			return bad("id is that of rank %d too", first)
 		}
 	}
 	r.infos[rank] = *info
-	r.present |= 1 << rank
+	r.present = r.present.With(rank)
 	if info.Survivor && (!r.survivors || int16(info.Epoch-r.epoch) > 0) {
 		r.survivors, r.epoch = true, info.Epoch
 	}
 	switch differs := own.host.differs(&info.host); {
 	case rank == own.Shm.Rank:
-		r.local |= 1 << rank
+		r.local = r.local.With(rank)
 		r.why[rank] = "this rank itself"
 	case own.Setting == TCP:
 		r.why[rank] = "transport is tcp"
 	case differs == "":
-		r.local |= 1 << rank
+		r.local = r.local.With(rank)
 		r.why[rank] = "the same host, network namespace and user"
 	default:
 		r.why[rank] = differs
@@ -110,13 +110,13 @@ func (r *participants) add(rank int, info, own *Info) error {
 }
 
 // turn is how many local ranks have a lower number than this one.
-func (r *participants) turn() int { return bits.OnesCount64(r.local & (1<<r.self - 1)) }
+func (r *participants) turn() int { return r.local.And(rankset.Upto(r.self)).Len() }
 
 // localOnly is the metadata of the local ranks, as package shm wants it.
 func (r *participants) localOnly() [][]byte {
 	all := make([][]byte, len(r.infos))
 	for rank := range all {
-		if r.local>>rank&1 == 1 {
+		if r.local.Has(rank) {
 			all[rank] = r.infos[rank].local
 		}
 	}
@@ -125,17 +125,17 @@ func (r *participants) localOnly() [][]byte {
 
 // allowed says why this group cannot be connected, before anything is done.
 func (r *participants) allowed(cfg *Config) error {
-	if r.remote() == 0 {
+	if r.remote().Empty() {
 		return nil
 	}
-	first := lowest(r.remote())
+	first := r.remote().Min()
 	if cfg.Setting == Shm {
 		return fmt.Errorf("rank %d %w: %s, and transport is shm", first, ErrOutOfReach, r.why[first])
 	}
 	if err := cfg.reachable(); err != nil {
 		return fmt.Errorf("rank %d %w: %s, and %w", first, ErrOutOfReach, r.why[first], err)
 	}
-	for rank := range members(r.present) {
+	for rank := range r.present.All() {
 		if !r.infos[rank].Addr.IsValid() {
 			return fmt.Errorf("rank %d %w: it has no address for other hosts, or no keys", rank, ErrOutOfReach)
 		}

@@ -15,7 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -83,7 +84,7 @@ func watch(d *Domain, rank int, in io.Reader) error {
 	last, shown := d.Members().Load(), ""
 	for {
 		var lost uint64
-		for r := range members(d.Present() &^ (1 << rank)) {
+		for r := range d.Present().Without(rank).All() {
 			if last>>r&1 == 1 && d.Process(r).Dying() {
 				membership.Fence(d.Members(), 1, rank, r)
 			}
@@ -92,7 +93,7 @@ func watch(d *Domain, rank int, in io.Reader) error {
 			}
 		}
 		last = d.Members().Load()
-		if now := fmt.Sprintf("set %b lost %b", last&ranksMask, lost); now != shown {
+		if now := fmt.Sprintf("set %b lost %b", ranksOf(last).Word(), lost); now != shown {
 			shown = now
 			fmt.Println(now)
 		}
@@ -171,15 +172,15 @@ func (c *child) until(t *testing.T, want string) {
 // other rank goes on together; no unresponsiveness timeout has to pass for that.
 func TestKill(t *testing.T) {
 	hosts := []string{"a", "a", "b", "b"}
-	for _, killed := range []uint64{0b0001, 0b1000, 0b0011, 0b0101, 0b1110} {
-		t.Run(fmt.Sprintf("%b", killed), func(t *testing.T) {
+	for _, killed := range []rankset.Set{rankset.Of(0), rankset.Of(3), rankset.Of(0, 1), rankset.Of(0, 2), rankset.Of(1, 2, 3)} {
+		t.Run(fmt.Sprint(killed), func(t *testing.T) {
 			children := startChildren(t, hosts, time.Hour)
 			begin := time.Now()
-			for r := range members(killed) {
+			for r := range killed.All() {
 				require.NoError(t, children[r].cmd.Process.Kill())
 			}
-			for r := range members(0b1111 &^ killed) {
-				children[r].until(t, fmt.Sprintf("set %b lost %b", 0b1111&^killed, killed))
+			for r := range rankset.Upto(4).Minus(killed).All() {
+				children[r].until(t, fmt.Sprintf("set %b lost %b", rankset.Upto(4).Minus(killed).Word(), killed.Word()))
 			}
 			t.Logf("all agreed after %v", time.Since(begin))
 		})

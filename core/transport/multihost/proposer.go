@@ -1,20 +1,19 @@
 package multihost
 
 import (
-	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // arbiter is the proposer of a change, as this rank sees it: the
 // lowest member that can be heard.
 func (c *agreement) arbiter() int {
-	able := c.set &^ c.left &^ c.gone &^ c.unresponsive
-	if able == 0 {
+	able := c.set.Minus(c.left).Minus(c.gone).Minus(c.unresponsive)
+	if able.Empty() {
 		return -1
 	}
-	return bits.TrailingZeros64(able)
+	return able.Min()
 }
 
 // propose starts, or starts again, what this rank has to have decided.
@@ -28,57 +27,57 @@ func (c *agreement) propose(now time.Time) {
 		return
 	}
 	removals, blamed := c.removals(now)
-	if removals == 0 || c.set&^removals == 0 {
+	if removals.Empty() || c.set.Minus(removals).Empty() {
 		c.turn.stage = idle
 		return
 	}
 	c.ballots++
 	round := max(c.promised.round(), c.turn.ballot.round()) + 1
 	c.turn = proposal{
-		stage: preparing, ballot: newBallot(round, c.self), value: c.set &^ removals, blamed: blamed,
-		until: now.Add(c.rules.retry * time.Duration(1+c.self%4)), gone: ^uint64(0),
+		stage: preparing, ballot: newBallot(round, c.self), value: c.set.Minus(removals), blamed: blamed,
+		until: now.Add(c.rules.retry * time.Duration(1+c.self%4)), gone: rankset.Upto(rankset.MaxRanks),
 	}
 	c.toAll(now, c.message(kindPrepare))
 }
 
 // removals are those that should go, and why.
-func (c *agreement) removals(now time.Time) (removals, blamed uint64) {
-	removals = c.gone & c.set
+func (c *agreement) removals(now time.Time) (removals, blamed rankset.Set) {
+	removals = c.gone.And(c.set)
 	word := c.word()
 	for r := range c.rows {
 		w := &c.rows[r]
-		if r == c.self || word>>r&1 == 0 || w.word != word || now.Sub(w.at) > c.rules.lapse {
+		if r == c.self || !word.Has(r) || w.word != word || now.Sub(w.at) > c.rules.lapse {
 			continue
 		}
-		removals |= c.believe(w.removals, w.blamed, &blamed)
+		removals = removals.Or(c.believe(w.removals, w.blamed, &blamed))
 	}
-	if c.want.removals != 0 && c.want.word == word {
-		removals |= c.believe(c.want.removals, c.want.blamed, &blamed)
+	if !c.want.removals.Empty() && c.want.word == word {
+		removals = removals.Or(c.believe(c.want.removals, c.want.blamed, &blamed))
 	}
 	pairs := c.pairRemovals(now)
-	return removals | pairs, blamed | pairs
+	return removals.Or(pairs), blamed.Or(pairs)
 }
 
 // believe takes over what a failure detector has found: all ranks that it blames. Other
 // ranks it only calls unresponsive. If this rank finds one of those unresponsive, too,
 // believe takes all ranks that this rank finds unresponsive.
-func (c *agreement) believe(removals, theirs uint64, blamed *uint64) uint64 {
-	*blamed |= theirs & removals & c.set
-	out := theirs & removals
-	if removals&^theirs&c.unresponsive != 0 {
-		out |= c.unresponsive
+func (c *agreement) believe(removals, theirs rankset.Set, blamed *rankset.Set) rankset.Set {
+	*blamed = blamed.Or(theirs.And(removals).And(c.set))
+	out := theirs.And(removals)
+	if !removals.Minus(theirs).And(c.unresponsive).Empty() {
+		out = out.Or(c.unresponsive)
 	}
-	return out & c.set
+	return out.And(c.set)
 }
 
 // watchPairs notes since when a rank has wanted one out that others hear.
 func (c *agreement) watchPairs(now time.Time) {
-	for a := range c.set64() {
+	for a := range c.set.All() {
 		suspected := c.suspected(now, a)
 		for v := range c.rows[a].suspects {
 			at := &c.rows[a].suspects[v]
 			switch {
-			case suspected>>v&1 == 0:
+			case !suspected.Has(v):
 				*at = time.Time{}
 			case at.IsZero():
 				*at = now
@@ -87,38 +86,27 @@ func (c *agreement) watchPairs(now time.Time) {
 	}
 }
 
-// set64 ranges over the agreed set.
-func (c *agreement) set64() func(func(int) bool) {
-	return func(yield func(int) bool) {
-		for rest := c.set; rest != 0; rest &= rest - 1 {
-			if !yield(bits.TrailingZeros64(rest)) {
-				return
-			}
-		}
-	}
-}
-
 // suspected are the ranks that a rank wants out because it does not hear them.
-func (c *agreement) suspected(now time.Time, a int) uint64 {
+func (c *agreement) suspected(now time.Time, a int) rankset.Set {
 	word := c.word()
 	if a == c.self {
 		if c.want.word != word {
-			return 0
+			return rankset.Set{}
 		}
-		return c.want.removals &^ c.want.blamed & c.set
+		return c.want.removals.Minus(c.want.blamed).And(c.set)
 	}
 	w := &c.rows[a]
-	if w.word != word || now.Sub(w.at) > c.rules.lapse || (c.gone|c.unresponsive)>>a&1 == 1 {
-		return 0
+	if w.word != word || now.Sub(w.at) > c.rules.lapse || c.gone.Or(c.unresponsive).Has(a) {
+		return rankset.Set{}
 	}
-	return w.removals &^ w.blamed &^ c.gone &^ c.unresponsive & c.set
+	return w.removals.Minus(w.blamed).Minus(c.gone).Minus(c.unresponsive).And(c.set)
 }
 
 // pairRemovals decides between two ranks that others hear, but not each the
 // other: the higher one goes, or the one that alone complains.
-func (c *agreement) pairRemovals(now time.Time) (removals uint64) {
-	for a := range c.set64() {
-		for v := range c.set64() {
+func (c *agreement) pairRemovals(now time.Time) (removals rankset.Set) {
+	for a := range c.set.All() {
+		for v := range c.set.All() {
 			since := c.rows[a].suspects[v]
 			if since.IsZero() {
 				continue
@@ -130,7 +118,7 @@ func (c *agreement) pairRemovals(now time.Time) (removals uint64) {
 			if now.Sub(since) < bound {
 				continue
 			}
-			removals |= 1 << c.loser(a, v)
+			removals = removals.With(c.loser(a, v))
 		}
 	}
 	return removals
@@ -140,7 +128,7 @@ func (c *agreement) loser(suspecter, v int) int {
 	if suspecter == c.self {
 		return v
 	}
-	if mutual := c.rows[v].unresponsive>>suspecter&1 == 1; mutual || v == c.self {
+	if mutual := c.rows[v].unresponsive.Has(suspecter); mutual || v == c.self {
 		return max(suspecter, v)
 	}
 	return suspecter
@@ -152,20 +140,20 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 	if t.stage != preparing || m.ballot != t.ballot || m.set != c.set {
 		return
 	}
-	t.voters |= 1 << m.from
-	t.gone &= c.known(m)
+	t.voters = t.voters.With(m.from)
+	t.gone = t.gone.And(c.known(m))
 	if m.accepted > t.best && c.rules.mutant != forgetAccepted {
 		t.best, t.value, t.inherited = m.accepted, m.value, true
 	}
 	if !c.quorum(t.voters, t.gone) {
 		return
 	}
-	t.stage, t.voters, t.gone = accepting, 0, ^uint64(0)
+	t.stage, t.voters, t.gone = accepting, rankset.Set{}, rankset.Upto(rankset.MaxRanks)
 	c.toAll(now, c.message(kindAccept))
 }
 
 // known are the ranks that the sender knows to be gone by itself.
-func (c *agreement) known(m *agreementMessage) uint64 {
+func (c *agreement) known(m *agreementMessage) rankset.Set {
 	if c.rules.mutant == deadByHearsay {
 		return c.gone
 	}
@@ -178,8 +166,8 @@ func (c *agreement) agree(now time.Time, m *agreementMessage) {
 	if t.stage != accepting || m.ballot != t.ballot || m.set != c.set {
 		return
 	}
-	t.voters |= 1 << m.from
-	t.gone &= c.known(m)
+	t.voters = t.voters.With(m.from)
+	t.gone = t.gone.And(c.known(m))
 	if c.quorum(t.voters, t.gone) {
 		before := c.set
 		c.adopt(t.value)
@@ -189,10 +177,10 @@ func (c *agreement) agree(now time.Time, m *agreementMessage) {
 }
 
 // adopt goes on to an agreed set.
-func (c *agreement) adopt(set uint64) {
+func (c *agreement) adopt(set rankset.Set) {
 	c.set = set
 	c.agreed++
-	c.promised, c.accepted, c.value = 0, 0, 0
+	c.promised, c.accepted, c.value = 0, 0, rankset.Set{}
 	c.turn, c.want, c.need = proposal{}, want{}, need{}
-	c.rows = [transport.MaxRanks]row{}
+	c.rows = [rankset.MaxRanks]row{}
 }

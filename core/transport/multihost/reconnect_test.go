@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // cutControls ends the control connections of this process, as their hosts see it, though
@@ -47,13 +49,13 @@ func TestControlsBreak(t *testing.T) {
 			d.Control(r).Word(wordOff).Store(100*round + uint64(r))
 		}
 		for r, d := range g.domains {
-			for remote := range members(d.Remote().Ranks()) {
+			for remote := range d.Remote().Ranks().All() {
 				eventually(t, "a word that was stored after the cut", func() bool {
 					return d.Control(remote).Word(wordOff).Load() == 100*round+uint64(remote)
 				})
 				require.NoError(t, d.Process(remote).Lost())
 			}
-			require.Equal(t, uint64(0b1111), d.Members().Load()&ranksMask, "rank %d", r)
+			require.Equal(t, rankset.Upto(4), ranksOf(d.Members().Load()), "rank %d", r)
 		}
 		g.exchange(fmt.Sprint(round, " after a cut of "))
 	}
@@ -62,10 +64,10 @@ func TestControlsBreak(t *testing.T) {
 		reconnects += d.now.Load().view.controls.Load().Stats().Reconnects
 	}
 	require.GreaterOrEqual(t, reconnects, uint64(2*4*5))
-	changes, joined, err := g.reconnect(0b1111, nil)
+	changes, joined, err := g.reconnect(rankset.Upto(4), nil)
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
-	g.everySet(0b1111, 0b1111)
+	g.everySet(rankset.Upto(4), rankset.Upto(4))
 	require.NoError(t, g.domains[3].Close())
 	g.domains[3] = nil
 	for r := range 2 {
@@ -81,7 +83,7 @@ func TestUpdateAtOnePort(t *testing.T) {
 		d.cfg.Listen = d.now.Load().participants.infos[r].Addr // as if it had been given
 	}
 	for epoch := uint16(2); epoch < 5; epoch++ {
-		changes, joined, err := g.reconnect(0b11, nil)
+		changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 		require.NoError(t, err)
 		g.begin(epoch, changes, joined)
 		g.exchange(fmt.Sprint(epoch))

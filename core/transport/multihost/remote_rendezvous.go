@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -24,11 +25,11 @@ type remoteRendezvous struct {
 	until    time.Time
 	cancel   <-chan struct{}
 
-	up, ready, linked uint64
-	names             [transport.MaxRanks][]string // of remote ranks
-	offers            [transport.MaxRanks][]byte
-	tried             [transport.MaxRanks]*string // "": bytes arrive there
-	useless, reasons  [transport.MaxRanks][]string
+	up, ready, linked rankset.Set
+	names             [rankset.MaxRanks][]string // of remote ranks
+	offers            [rankset.MaxRanks][]byte
+	tried             [rankset.MaxRanks]*string // "": bytes arrive there
+	useless, reasons  [rankset.MaxRanks][]string
 	links             []*link.Link // by rank
 	refused           refusals     // before this rendezvous
 }
@@ -37,7 +38,7 @@ func (g *remoteRendezvous) run(listener *link.Listener) error {
 	others := map[int]link.Participant{}
 	r := g.v.participants
 	g.refused = refusalsOf(g.v.cfg.Counters)
-	for rank := range members(r.present &^ (1 << r.self)) {
+	for rank := range r.present.Without(r.self).All() {
 		others[rank] = r.infos[rank].participant()
 	}
 	controls, err := link.StartControls(link.ControlConfig{
@@ -59,11 +60,11 @@ func (g *remoteRendezvous) run(listener *link.Listener) error {
 
 func (g *remoteRendezvous) hold() error {
 	r := g.v.participants
-	others := r.present &^ (1 << r.self)
+	others := r.present.Without(r.self)
 	if err := g.await(others, &g.up, "did not come"); err != nil {
 		return err
 	}
-	if r.remote() != 0 {
+	if !r.remote().Empty() {
 		if err := g.makeLinks(); err != nil {
 			return err
 		}
@@ -74,24 +75,24 @@ func (g *remoteRendezvous) hold() error {
 
 var errCancelled = fmt.Errorf("listener: %w", transport.ErrClosed)
 
-func (g *remoteRendezvous) notify(ranks uint64, kind byte, text []byte) {
+func (g *remoteRendezvous) notify(ranks rankset.Set, kind byte, text []byte) {
 	m := append([]byte{kind}, text...)
-	for rank := range members(ranks) {
+	for rank := range ranks.All() {
 		g.v.controls.Load().Send(rank, m[:min(len(m), link.MaxControlBytes)])
 	}
 }
 
-func (g *remoteRendezvous) await(ranks uint64, have *uint64, complaint string) error {
-	return g.awaitEach(ranks, func(rank int) bool { return *have>>rank&1 == 1 }, complaint)
+func (g *remoteRendezvous) await(ranks rankset.Set, have *rankset.Set, complaint string) error {
+	return g.awaitEach(ranks, func(rank int) bool { return have.Has(rank) }, complaint)
 }
 
 // awaitEach reads events until every rank satisfies done.
-func (g *remoteRendezvous) awaitEach(ranks uint64, done func(rank int) bool, complaint string) error {
+func (g *remoteRendezvous) awaitEach(ranks rankset.Set, done func(rank int) bool, complaint string) error {
 	timer := time.NewTimer(time.Until(g.until))
 	defer timer.Stop()
 	for {
 		var late []string
-		for rank := range members(ranks) {
+		for rank := range ranks.All() {
 			if !done(rank) {
 				late = append(late, fmt.Sprintf("rank %d", rank))
 			}
@@ -115,13 +116,13 @@ func (g *remoteRendezvous) awaitEach(ranks uint64, done func(rank int) bool, com
 func (g *remoteRendezvous) take(n event) error {
 	switch n.kind {
 	case eventUp:
-		g.up |= 1 << n.rank
+		g.up = g.up.With(n.rank)
 	case kindReady:
-		g.ready |= 1 << n.rank
+		g.ready = g.ready.With(n.rank)
 	case kindOffer:
 		g.offers[n.rank] = n.text
 	case kindLinked:
-		g.linked |= 1 << n.rank
+		g.linked = g.linked.With(n.rank)
 	case kindTried:
 		text := string(n.text)
 		g.tried[n.rank] = &text
@@ -138,9 +139,9 @@ func (g *remoteRendezvous) take(n event) error {
 // ended: a rank that has said "ready" may go again.
 func (g *remoteRendezvous) ended(n event) error {
 	switch {
-	case g.ready>>n.rank&1 == 1 && n.how != link.EndBroken:
+	case g.ready.Has(n.rank) && n.how != link.EndBroken:
 		return nil
-	case n.how == link.EndExited && g.up>>n.rank&1 == 0:
+	case n.how == link.EndExited && !g.up.Has(n.rank):
 		return fmt.Errorf("rank %d ended the connection before either had shown a key, so it has other keys or %w: %w",
 			n.rank, transport.ErrExited, n.err)
 	case n.how == link.EndExited:

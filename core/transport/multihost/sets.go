@@ -1,24 +1,12 @@
 package multihost
 
 import (
-	"iter"
-	"math/bits"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// members ranges over the ranks of a set, from the lowest.
-func members(set uint64) iter.Seq[int] {
-	return func(yield func(int) bool) {
-		for rest := set; rest != 0; rest &= rest - 1 {
-			if !yield(bits.TrailingZeros64(rest)) {
-				return
-			}
-		}
-	}
-}
+// epochOf returns the epoch of a members word.
+func epochOf(word uint64) uint16 { return membership.Set(word).Epoch() }
 
-func lowest(set uint64) int { return bits.TrailingZeros64(set) }
-
-// ranksMask and epochOf take the members word apart.
-const ranksMask = 1<<48 - 1
-
-func epochOf(word uint64) uint16 { return uint16(word >> 48) }
+// ranksOf returns the ranks of a members word.
+func ranksOf(word uint64) rankset.Set { return membership.Set(word).Ranks() }

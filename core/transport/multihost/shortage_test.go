@@ -33,11 +33,11 @@ const (
 	mayBeLate = time.Second
 )
 
-// TestRendezvousEndInTime: whatever a rendezvous lacks, of ranks that share memory, of
+// TestRendezvousEndsInTime: whatever a rendezvous lacks, of ranks that share memory, of
 // ranks of two hosts and of both, Connect and Reconnect end by their deadline on
 // every rank, leave nothing behind, and a rank that fails for want of something
 // says of what, and how much there may be.
-func TestRendezvousEndInTime(t *testing.T) {
+func TestRendezvousEndsInTime(t *testing.T) {
 	late := time.Duration(0)
 	for _, hosts := range [][]string{{"a", "a"}, {"a", "b"}, {"a", "a", "b"}} {
 		for errno, calls := range shortCalls {

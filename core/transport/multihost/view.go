@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -19,7 +21,7 @@ type view struct {
 	local        transport.Domain
 	participants *participants
 	controls     atomic.Pointer[link.Controls]
-	peers        [transport.MaxRanks]*peer // remote ranks
+	peers        [rankset.MaxRanks]*peer // remote ranks
 	paths        []Path
 
 	events       chan event  // to the goroutine that holds the rendezvous
@@ -28,9 +30,9 @@ type view struct {
 	born         time.Time
 	beaten       atomic.Int64 // the latest Tick, after born
 	totals       *totals
-	controlStats [transport.MaxRanks]controlStats
-	ended        uint64                     // of watchLocal: processes of this host
-	notified     [transport.MaxRanks]uint64 // of these, by remote rank
+	controlStats [rankset.MaxRanks]controlStats
+	ended        rankset.Set                   // of watchLocal: processes of this host
+	notified     [rankset.MaxRanks]rankset.Set // of these, by remote rank
 
 	beating sync.Mutex // held from reading the words until they are queued: mu is taken under it
 
@@ -40,7 +42,7 @@ type view struct {
 	epoch        uint16 // once installed
 	ticked       time.Time
 	beat         []byte
-	unresponsive uint64 // counted already
+	unresponsive rankset.Set // counted already
 }
 
 // event is one for a rendezvous.
@@ -69,7 +71,7 @@ const (
 )
 
 // maxEvents is more than a rendezvous has.
-const maxEvents = 8 * transport.MaxRanks
+const maxEvents = 8 * rankset.MaxRanks
 
 func newView(cfg *Config, local transport.Domain, r *participants) *view {
 	now := time.Now()
@@ -166,9 +168,9 @@ func (v *view) Tick() {
 // this rank leaves, on its host at once; others see its connections end. The agreement is
 // not asked: it may be what has crashed.
 func (v *view) Crashed(error) {
-	page, self := v.local.Members(), uint64(1)<<v.participants.self
-	for old := page.Load(); v.isOf(epochOf(old)) && old&self != 0; old = page.Load() {
-		if page.CompareAndSwap(old, old&^self) {
+	page, self := v.local.Members(), v.participants.self
+	for old := page.Load(); v.isOf(epochOf(old)) && ranksOf(old).Has(self); old = page.Load() {
+		if page.CompareAndSwap(old, uint64(membership.Set(old).Without(rankset.Of(self)))) {
 			v.ringAll()
 			return
 		}
@@ -185,8 +187,8 @@ func (v *view) wordAge() time.Duration {
 // are queued under the lock, which keeps their order.
 func (v *view) act(f func(c *agreement, now time.Time)) {
 	suspects, out, changed := v.decide(f)
-	for r := range members(v.participants.remote()) {
-		if s := suspects>>r&1 == 1; v.peers[r].suspect.Swap(s) != s {
+	for r := range v.participants.remote().All() {
+		if s := suspects.Has(r); v.peers[r].suspect.Swap(s) != s {
 			changed = changed || s
 		}
 	}
@@ -198,7 +200,7 @@ func (v *view) act(f func(c *agreement, now time.Time)) {
 
 // decide is the part of act under the lock, which an agreement that panics leaves
 // open.
-func (v *view) decide(f func(c *agreement, now time.Time)) (suspects, out uint64, changed bool) {
+func (v *view) decide(f func(c *agreement, now time.Time)) (suspects, out rankset.Set, changed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	c := v.agreement
@@ -206,17 +208,17 @@ func (v *view) decide(f func(c *agreement, now time.Time)) (suspects, out uint64
 	f(c, time.Now())
 	v.post()
 	v.count()
-	return c.gone | c.unresponsive, v.participants.present &^ c.set, v.publish()
+	return c.gone.Or(c.unresponsive), v.participants.present.Minus(c.set), v.publish()
 }
 
 // revoke ends the links to the ranks that were taken out. This rank reads nothing that
 // they still send, which may land in the rings of these links until their endpoints are
 // retired. What was taken from them before stays.
-func (v *view) revoke(out uint64) {
+func (v *view) revoke(out rankset.Set) {
 	if !v.live.Load() {
 		return
 	}
-	for r := range members(out & v.participants.remote()) {
+	for r := range out.And(v.participants.remote()).All() {
 		if l := v.peers[r].link.Load(); l.Err() == nil {
 			l.Break(errOut)
 		}
@@ -237,7 +239,7 @@ func (v *view) reconnectLinks(links []*link.Link) {
 
 // remind lets links say what found no room: that they are not reconnected.
 func (v *view) remind() {
-	for r := range members(v.participants.remote()) {
+	for r := range v.participants.remote().All() {
 		if l := v.peers[r].link.Load(); l != nil {
 			l.Remind()
 		}
@@ -268,11 +270,11 @@ func (v *view) learn() {
 	if !v.concerns(epochOf(page)) {
 		return
 	}
-	missing := c.word() &^ page
-	if missing>>c.self&1 == 1 {
+	missing := c.word().Minus(ranksOf(page))
+	if missing.Has(c.self) {
 		c.leave() // and tell, as it would itself in a moment
 	}
-	c.left |= missing
+	c.left = c.left.Or(missing)
 }
 
 // publish takes what is agreed on over into the host's page.
@@ -283,7 +285,7 @@ func (v *view) publish() (changed bool) {
 		if !v.concerns(epochOf(old)) {
 			return changed
 		}
-		next := old &^ (ranksMask &^ word)
+		next := uint64(membership.New(epochOf(old), ranksOf(old).And(word)))
 		if next == old {
 			return changed
 		}
@@ -303,7 +305,7 @@ func (v *view) concerns(epoch uint16) bool {
 }
 
 func (v *view) ringAll() {
-	for r := range members(v.participants.local) {
+	for r := range v.participants.local.All() {
 		v.local.Wake(r)
 	}
 }
@@ -313,15 +315,15 @@ func (v *view) leave() { v.act(func(c *agreement, _ time.Time) { c.leave() }) }
 
 // ask wants ranks out of a word and reports whether that has happened: not
 // if the word was another one already.
-func (v *view) ask(old, removals uint64) (done bool) {
+func (v *view) ask(old uint64, removals rankset.Set) (done bool) {
 	page := v.local.Members()
 	v.act(func(c *agreement, now time.Time) {
 		if page.Load() == old && v.concerns(epochOf(old)) {
-			c.ask(now, old&ranksMask, removals)
+			c.ask(now, ranksOf(old), removals)
 			done = true
 		}
 	})
-	return done && page.Load() == old&^removals
+	return done && page.Load() == uint64(membership.Set(old).Without(removals))
 }
 
 // sendDueBeat sends the beat that is due.
@@ -350,7 +352,7 @@ func (v *view) sendBeat(b []byte) []byte {
 		}
 	}
 	b = state.append(b)
-	for r := range members(controls.Ranks()) {
+	for r := range controls.Ranks().All() {
 		controls.Send(r, b)
 	}
 	return b

@@ -1,13 +1,16 @@
 package multihost
 
-import "github.com/moewire/moewire/core/transport"
+import (
+	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/transport"
+)
 
 // word is the members word of a group with remote ranks: this host's page, and the
 // agreement for a rank that would take others out.
 type word struct {
 	page transport.MemberWord
 	v    *view
-	self uint64 // this rank's bit
+	self rankset.Set // this rank's bit
 }
 
 var _ transport.MemberWord = (*word)(nil)
@@ -22,9 +25,9 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 	if epochOf(old) != epochOf(next) {
 		return w.page.CompareAndSwap(old, next)
 	}
-	removals := old &^ next
+	removals, back := ranksOf(old).Minus(ranksOf(next)), ranksOf(next).Minus(ranksOf(old))
 	switch {
-	case next&^old != 0 || removals == 0:
+	case !back.Empty() || removals.Empty():
 		return false // no rank comes back in the same epoch
 	case removals != w.self:
 		return w.v.ask(old, removals)

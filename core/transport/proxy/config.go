@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Reasons of fifo.Queue.End: the device reports them with its failure.
@@ -67,8 +67,8 @@ const (
 
 func (c *Config) check() error {
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > transport.MaxRanks:
-		return fmt.Errorf("proxy: NumRanks is %d, 1 to %d are possible", c.NumRanks, transport.MaxRanks)
+	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
+		return fmt.Errorf("proxy: NumRanks is %d, 1 to %d are possible", c.NumRanks, rankset.MaxRanks)
 	case c.Queue == nil:
 		return errors.New("proxy: Queue is nil")
 	case len(c.Mail) < MailWords(c.NumRanks):

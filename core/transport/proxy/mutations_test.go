@@ -12,7 +12,7 @@ func TestMutations(t *testing.T) {
 		{Name: "a lease is replaced", File: "step.go", From: "if s.bytes > 0 {\n\t\treturn false", To: "if false {\n\t\treturn false"},
 		{Name: "a message is shown while another one is", File: "step.go", From: "if s.shown {\n", To: "if false {\n"},
 		{Name: "a lease has the number before", File: "step.go", From: "s.leased++\n", To: ""},
-		{Name: "nobody looks after a post", File: "step.go", From: "r.look |= 1 << rank\n", To: ""},
+		{Name: "nobody looks after a post", File: "step.go", From: "r.look = r.look.With(int(rank))\n", To: ""},
 		{Name: "the bell is not heard", File: "step.go", From: "r.look = r.remote.Ranks()\n", To: ""},
 		{Name: "a message is posted twice", File: "step.go",
 			From: "if r.remote.Post(rank, n) != nil {", To: "if r.remote.Post(rank, n) != nil || r.remote.Post(rank, n) != nil {"},

@@ -3,10 +3,10 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -16,8 +16,8 @@ type round struct {
 	p          *Proxy
 	remote     transport.RemotePlaces
 	generation uint64 // in the upper bits
-	ranks      [transport.MaxRanks]rankState
-	look       uint64 // ranks for which there may be room or a message
+	ranks      [rankset.MaxRanks]rankState
+	look       rankset.Set // ranks for which there may be room or a message
 	taken      [64]fifo.Descriptor
 }
 
@@ -44,15 +44,14 @@ func (r *round) step() (some bool, err error) {
 	if r.p.rung.Swap(false) {
 		r.look = r.remote.Ranks()
 	}
-	for rest := r.look; rest != 0; rest &= rest - 1 {
-		rank := bits.TrailingZeros64(rest)
+	for rank := range r.look.All() {
 		leased := r.lease(rank)
 		shown, err := r.show(rank)
 		if some = some || leased || shown; err != nil {
 			return true, err
 		}
 	}
-	r.look = 0
+	r.look = rankset.Set{}
 	return some || n > 0, nil
 }
 
@@ -74,7 +73,7 @@ func (r *round) serve(d *fifo.Descriptor) error {
 	default:
 		return fmt.Errorf("proxy: no descriptor of kind %d, rank %d, number %#x with %d bytes can be now", kind, rank, d.Number, d.Bytes)
 	}
-	r.look |= 1 << rank
+	r.look = r.look.With(int(rank))
 	return nil
 }
 

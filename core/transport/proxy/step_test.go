@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/device/cuda/fifo/fifotest"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -38,7 +39,7 @@ type loopRank struct {
 
 const loopBytes = 1 << 12
 
-func (l *loop) Ranks() uint64          { return 1<<len(l.ranks) - 1 }
+func (l *loop) Ranks() rankset.Set     { return rankset.Upto(len(l.ranks)) }
 func (l *loop) MaxMessageBytes() int64 { return loopBytes }
 
 func (l *loop) ReserveAt(rank int, n int64) (int64, error) {
@@ -215,7 +216,7 @@ func everyOrder(t *testing.T, rng *rand.Rand) {
 // ample is a Remote that always has room, and a message.
 type ample struct{ transport.Remote }
 
-func (ample) Ranks() uint64                       { return 1 }
+func (ample) Ranks() rankset.Set                  { return rankset.Of(0) }
 func (ample) MaxMessageBytes() int64              { return loopBytes }
 func (ample) ReserveAt(int, int64) (int64, error) { return 0, nil }
 func (ample) Post(int, int64) error               { return nil }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -92,7 +93,7 @@ func (m *rendezvous) listening() *sys.FD {
 
 // acceptsInARow bounds how many connections are taken before others have their
 // turn, and the deadline: foreign connections may come without end.
-const acceptsInARow = 4 * transport.MaxRanks
+const acceptsInARow = 4 * rankset.MaxRanks
 
 // accept takes the connections that are there. Foreign connections (another user, another
 // construction) are turned away and do not disturb. Where none can be taken the

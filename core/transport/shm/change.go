@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -17,7 +18,7 @@ type Change struct {
 
 	// Guarded by d.mu.
 	peers   []*participant
-	present uint64
+	present rankset.Set
 	page    *memberspage // in exchange for the domain's; nil: that stays
 }
 
@@ -70,21 +71,21 @@ func (c *Change) forget() {
 	}
 }
 
-// Present has one bit per rank that has come.
-func (c *Change) Present() uint64 {
+// Present are the ranks that have come.
+func (c *Change) Present() rankset.Set {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	return c.present
 }
 
-// Fresh has one bit per rank that brings memory which this domain has not
+// Fresh are the ranks that bring memory which this domain has not
 // known: it is another process, or another domain of one.
-func (c *Change) Fresh() (ranks uint64) {
+func (c *Change) Fresh() (ranks rankset.Set) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	for r, p := range c.peers {
 		if p != nil && p.member != nil {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

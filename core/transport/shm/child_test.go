@@ -210,11 +210,11 @@ func (c *childRank) reconnect() (string, error) {
 		return "", err
 	}
 	for r, was := range before {
-		if now := addresses(c.domain())[r]; now != was && now != 0 && was != 0 && fresh&(1<<r) == 0 {
+		if now := addresses(c.domain())[r]; now != was && now != 0 && was != 0 && !fresh.Has(r) {
 			return "", fmt.Errorf("memory of rank %d has moved from %#x to %#x", r, was, now)
 		}
 	}
-	return fmt.Sprintf("reconnected %b", fresh), nil
+	return fmt.Sprintf("reconnected %v", fresh), nil
 }
 
 // addresses says where the ranks' control regions are; 0 for absent ones.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/transporttest"
@@ -61,11 +62,11 @@ func newGroup(t *testing.T, n int, controlBytes int64) []transport.Domain {
 	return domains
 }
 
-func newPartialGroup(t *testing.T, present uint64, n int, controlBytes int64) []transport.Domain {
+func newPartialGroup(t *testing.T, present rankset.Set, n int, controlBytes int64) []transport.Domain {
 	t.Helper()
 	listeners, all := openAll(t, n, controlBytes)
 	for r := range n {
-		if present&(1<<r) == 0 {
+		if !present.Has(r) {
 			listeners[r], all[r] = nil, nil
 		}
 	}

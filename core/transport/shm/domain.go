@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -22,19 +23,19 @@ type domain struct {
 
 	// peers are the ranks of the last rendezvous, own included; nil for absent
 	// ones. Readers need no lock; Commit replaces them under mu.
-	peers   [transport.MaxRanks]atomic.Pointer[member]
-	present atomic.Uint64
+	peers   [rankset.MaxRanks]atomic.Pointer[member]
+	present rankset.Atomic
 	closed  atomic.Bool // set under mu
 
 	entries    [MaxSlabs]entry // of the own table, as they were stored
 	numEntries atomic.Int64    // complete ones
 
-	mu       sync.Mutex                  // guards what follows, mapping slabs, and closing
-	known    [transport.MaxRanks]*member // the last incarnation of every peer, absent ones too
-	former   []*member                   // replaced ones with a process that may live
-	oldPages []*memberspage              // replaced ones, which another goroutine may still look at
-	change   *Change                     // of a rendezvous that is neither committed nor aborted
-	held     bool                        // the watcher's thread holds own's word
+	mu       sync.Mutex                // guards what follows, mapping slabs, and closing
+	known    [rankset.MaxRanks]*member // the last incarnation of every peer, absent ones too
+	former   []*member                 // replaced ones with a process that may live
+	oldPages []*memberspage            // replaced ones, which another goroutine may still look at
+	change   *Change                   // of a rendezvous that is neither committed nor aborted
+	held     bool                      // the watcher's thread holds own's word
 	numSlabs int
 	end      int64 // of the own memfd, bytes
 }
@@ -71,7 +72,7 @@ func (d *domain) NumRanks() int { return d.info.NumRanks }
 // epoch in the top 16 bits, ranks below.
 func (d *domain) Members() transport.MemberWord { return d.members.Load().Word(0) }
 
-func (d *domain) Present() uint64 { return d.present.Load() }
+func (d *domain) Present() rankset.Set { return d.present.Load() }
 
 func (d *domain) Control(rank int) transport.Segment {
 	if p := d.peers[rank].Load(); p != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
@@ -88,8 +89,8 @@ func TestPeersMeetAmongForeignConns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range domains {
-			if present := d.(*domain).Present(); present != 0b11 {
-				t.Errorf("present: %b", present)
+			if present := d.(*domain).Present(); present != rankset.Of(0, 1) {
+				t.Errorf("present: %v", present)
 			}
 			defer d.Close()
 		}

@@ -1,13 +1,17 @@
 package shm
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // maxFormer bounds the replaced processes that a domain goes on watching. The oldest is
 // dropped then; it is never known to have ended.
 const maxFormer = 64
 
 // install makes the result of a settled rendezvous the domain's. It cannot fail.
-func (d *domain) install(peers []*participant, present uint64) {
+func (d *domain) install(peers []*participant, present rankset.Set) {
 	d.sweep(peers)
 	for r, p := range peers {
 		if p != nil {
@@ -16,7 +20,7 @@ func (d *domain) install(peers []*participant, present uint64) {
 	}
 	d.present.Store(present)
 	for r := range peers {
-		if present&(1<<r) == 0 {
+		if !present.Has(r) {
 			d.peers[r].Store(nil)
 		}
 	}

@@ -10,13 +10,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // Config says what Open makes.
 type Config struct {
-	// Rank of this process, 0 ≤ Rank < NumRanks ≤ transport.MaxRanks.
+	// Rank of this process, 0 ≤ Rank < NumRanks ≤ rankset.MaxRanks.
 	Rank, NumRanks int
 	// ControlBytes is the size of the control region, a positive multiple
 	// of 8, equal on all ranks.
@@ -91,7 +93,7 @@ func (l *Listener) listen() (err error) {
 	if l.cancel, err = sys.NewEvent(); err != nil {
 		return err
 	}
-	l.socket, err = sys.ListenAbstract(l.info.Socket, 4*transport.MaxRanks)
+	l.socket, err = sys.ListenAbstract(l.info.Socket, 4*rankset.MaxRanks)
 	return err
 }
 
@@ -136,7 +138,7 @@ func (l *Listener) ConnectWith(all [][]byte, first uint64, deadline time.Duratio
 		return nil, transport.Connecting(fmt.Errorf("listener: %w", transport.ErrClosed))
 	}
 	if m.first = first; first == 0 {
-		m.first = 1<<48 | m.present
+		m.first = uint64(membership.New(1, m.present))
 	}
 	d, err := l.connect(m)
 	l.drop()

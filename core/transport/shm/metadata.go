@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -147,8 +148,8 @@ func checkFrame(b []byte) error {
 // check refuses values that no Listener can have.
 func (i *Info) check() error {
 	switch {
-	case i.NumRanks < 1 || i.NumRanks > transport.MaxRanks:
-		return bad("number of ranks is %d, 1 to %d are possible", i.NumRanks, transport.MaxRanks)
+	case i.NumRanks < 1 || i.NumRanks > rankset.MaxRanks:
+		return bad("number of ranks is %d, 1 to %d are possible", i.NumRanks, rankset.MaxRanks)
 	case i.Rank < 0 || i.Rank >= i.NumRanks:
 		return bad("rank %d of %d", i.Rank, i.NumRanks)
 	case i.ControlBytes < 1 || i.ControlBytes > maxSegmentBytes || i.ControlBytes%8 != 0:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -162,7 +163,7 @@ func TestConnectChecksMetadata(t *testing.T) {
 func TestOpenRefusesBadConfig(t *testing.T) {
 	for _, c := range []Config{
 		{Rank: 0, NumRanks: 0, ControlBytes: 8},
-		{Rank: 0, NumRanks: transport.MaxRanks + 1, ControlBytes: 8},
+		{Rank: 0, NumRanks: rankset.MaxRanks + 1, ControlBytes: 8},
 		{Rank: 2, NumRanks: 2, ControlBytes: 8},
 		{Rank: -1, NumRanks: 2, ControlBytes: 8},
 		{Rank: 0, NumRanks: 1, ControlBytes: 0},

@@ -3,19 +3,19 @@ package shm
 import (
 	"bytes"
 	"fmt"
-	"math/bits"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // participants says which ranks take part in a rendezvous.
 type participants struct {
 	infos   []Info // by rank; zero for absent ones
-	present uint64 // one bit per rank
+	present rankset.Set
 }
 
 func (r *participants) has(rank int) bool {
-	return rank >= 0 && rank < len(r.infos) && r.present&(1<<rank) != 0
+	return rank >= 0 && rank < len(r.infos) && r.present.Has(rank)
 }
 
 // source is the rank with the members page that every rank takes: the lowest survivor, or
@@ -26,7 +26,7 @@ func (r *participants) source() int {
 			return i
 		}
 	}
-	return bits.TrailingZeros64(r.present)
+	return r.present.Min()
 }
 
 // parseAll reads the metadata of all ranks (empty: absent) and compares it
@@ -70,7 +70,7 @@ func (r *participants) add(rank int, metadata []byte, own *Info) error {
 		}
 	}
 	r.infos[rank] = info
-	r.present |= 1 << rank
+	r.present = r.present.With(rank)
 	return nil
 }
 

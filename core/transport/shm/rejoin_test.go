@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -90,7 +91,7 @@ func checkShared(t *testing.T, domains []transport.Domain, present uint64) {
 		eachPresent(present, func(r int) { domains[me].Control(r).Word(int64(8 * me)).Add(1) })
 	})
 	eachPresent(present, func(me int) {
-		if got := domains[me].Present(); got != present {
+		if got := domains[me].Present().Word(); got != present {
 			t.Errorf("rank %d: present %b, not %b", me, got, present)
 		}
 		eachPresent(present, func(r int) {
@@ -111,7 +112,7 @@ func checkShared(t *testing.T, domains []transport.Domain, present uint64) {
 }
 
 func eachPresent(present uint64, f func(r int)) {
-	for r := range transport.MaxRanks {
+	for r := range rankset.MaxRanks {
 		if present&(1<<r) != 0 {
 			f(r)
 		}
@@ -146,7 +147,7 @@ func TestRejoin(t *testing.T) {
 // TestScale also meets under another lowest rank, and lets ranks return with
 // the memory that they had.
 func TestScale(t *testing.T) {
-	domains := newPartialGroup(t, 0b00110110, 8, 4096)
+	domains := newPartialGroup(t, rankset.Of(1, 2, 4, 5), 8, 4096)
 	defer closeAll(domains)
 	checkShared(t, domains, 0b00110110)
 	kept := domains[5].Control(1)
@@ -171,7 +172,7 @@ func TestScale(t *testing.T) {
 // TestSurvivorsMeetForTheFirstTime: rank 2 comes while 1 is away, so they
 // meet for the first time as two survivors.
 func TestSurvivorsMeetForTheFirstTime(t *testing.T) {
-	domains := newPartialGroup(t, 0b011, 3, 4096)
+	domains := newPartialGroup(t, rankset.Of(0, 1), 3, 4096)
 	defer closeAll(domains)
 	remeet(t, domains, 0b101)
 	remeet(t, domains, 0b111)
@@ -198,8 +199,8 @@ func TestNothingChangesBeforeCommit(t *testing.T) {
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		if c := changes[0]; c.Fresh() != 0b010 || c.Present() != 0b111 {
-			t.Errorf("fresh %b, present %b", c.Fresh(), c.Present())
+		if c := changes[0]; c.Fresh() != rankset.Of(1) || c.Present() != rankset.Upto(3) {
+			t.Errorf("fresh %v, present %v", c.Fresh(), c.Present())
 		}
 		if got := addresses(domains[0]); fmt.Sprint(got) != fmt.Sprint(before) {
 			t.Errorf("addresses were %#x, are %#x", before, got)

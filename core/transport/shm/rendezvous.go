@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -26,13 +27,13 @@ type rendezvous struct {
 	until     time.Time
 	cancel    *sys.FD
 	socket    *sys.FD
-	memory    *sys.FD                     // this rank's
-	membersFD *sys.FD                     // own from the start or from the source; the rendezvous's
-	survivor  bool                        // this rank has the members page already
-	anyPage   bool                        // and takes another one
-	moved     bool                        // it has: membersFD is not what it came with
-	known     [transport.MaxRanks]*member // the peers of earlier rendezvous
-	peers     []*participant              // by rank; nil for self and until rank is greeted or heard
+	memory    *sys.FD                   // this rank's
+	membersFD *sys.FD                   // own from the start or from the source; the rendezvous's
+	survivor  bool                      // this rank has the members page already
+	anyPage   bool                      // and takes another one
+	moved     bool                      // it has: membersFD is not what it came with
+	known     [rankset.MaxRanks]*member // the peers of earlier rendezvous
+	peers     []*participant            // by rank; nil for self and until rank is greeted or heard
 	pending   []pendingConn
 	refused   error     // why the last connection was turned away
 	rests     time.Time // until then the listener is left alone
@@ -83,7 +84,7 @@ func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) er
 		if late == nil {
 			return nil
 		}
-		err := m.missTheDead()
+		err := m.findDead()
 		if err == nil {
 			err = m.step()
 		}
@@ -99,9 +100,9 @@ func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) er
 	}
 }
 
-// missTheDead finds a rank that cannot come because its process, known from
+// findDead finds a rank that cannot come because its process, known from
 // before, has ended.
-func (m *rendezvous) missTheDead() error {
+func (m *rendezvous) findDead() error {
 	for r, old := range m.known {
 		if m.has(r) && m.peers[r] == nil && m.knows(r) && old.Lost() != nil {
 			return fmt.Errorf("cannot come: %w", old.Lost())

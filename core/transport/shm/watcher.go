@@ -152,7 +152,7 @@ func (w *watcher) start() (*watchRun, error) {
 	}
 	safego.Go("shm watcher", func() { run.begin(); w.loop(run); run.finish() }, func(err error) {
 		defer close(run.done)
-		run.letGo() // first: this thread may end, and the process lives
+		run.releaseThread() // first: this thread may end, and the process lives
 		w.fail(run, err)
 	})
 	<-run.started
@@ -167,12 +167,12 @@ func (r *watchRun) begin() {
 }
 
 func (r *watchRun) finish() {
-	r.letGo()
+	r.releaseThread()
 	close(r.done)
 }
 
-// letGo gives the thread back as it was.
-func (r *watchRun) letGo() {
+// releaseThread gives the thread back as it was.
+func (r *watchRun) releaseThread() {
 	if r.robust != nil {
 		r.robust.Close()
 	}

@@ -25,7 +25,7 @@ func Kill(victim transport.Transport) {
 	})
 	for i := range t.table.memories {
 		for p := &t.table.memories[i]; p.numUses > 0; p.numUses-- {
-			p.memory.letGo()
+			p.memory.releaseRegion()
 		}
 	}
 	t.isClosed.Store(true)

@@ -63,7 +63,7 @@ func (m *Memory) Close() error {
 }
 
 // hold finds the memory that mem is a part of, and keeps it from being closed
-// until letGo.
+// until releaseRegion.
 func hold(mem []byte) (m *Memory, off int64, err error) {
 	processMemory.Lock()
 	defer processMemory.Unlock()
@@ -77,7 +77,7 @@ func hold(mem []byte) (m *Memory, off int64, err error) {
 		"and peers can map no other")
 }
 
-func (m *Memory) letGo() {
+func (m *Memory) releaseRegion() {
 	processMemory.Lock()
 	defer processMemory.Unlock()
 	m.numRegions--

@@ -36,7 +36,7 @@ func newRegion(t *Transport, mem []byte, access transport.Access) (*Region, erro
 	}
 	r := &Region{t: t, memory: m, mem: mem[:len(mem):len(mem)], off: off}
 	if r.memoryID, err = t.table.publish(m); err != nil {
-		m.letGo()
+		m.releaseRegion()
 		return nil, err
 	}
 	r.shown = access != 0
@@ -46,7 +46,7 @@ func newRegion(t *Transport, mem []byte, access transport.Access) (*Region, erro
 	}
 	if err != nil {
 		t.table.retract(r.memoryID)
-		m.letGo()
+		m.releaseRegion()
 		return nil, err
 	}
 	r.remote = transport.RemoteRegion{Addr: uint64(off), SizeBytes: uint64(len(mem)), Key: key}
@@ -103,7 +103,7 @@ func (r *Region) end() {
 	if r.t.table.retract(r.memoryID) {
 		r.t.ringAll() // for peers to unmap it
 	}
-	r.memory.letGo()
+	r.memory.releaseRegion()
 	r.t.numRegions.Add(-1)
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -26,7 +28,7 @@ type Harness struct {
 	// NewPartial makes a group as New does, of which only the ranks in
 	// present have come; the views of the others are nil. Nil where all ranks
 	// always come.
-	NewPartial func(t *testing.T, present uint64, n int, controlBytes int64) []transport.Domain
+	NewPartial func(t *testing.T, present rankset.Set, n int, controlBytes int64) []transport.Domain
 	// Kill makes d's group see a rank as dead. Nil where ranks of one
 	// process cannot be lost: tests with processes must cover it then.
 	Kill func(d transport.Domain, rank int)
@@ -80,16 +82,16 @@ func closeLater(t *testing.T, domains []transport.Domain) {
 }
 
 func testIdentity(t *testing.T, h Harness) {
-	for _, n := range []int{1, 2, 5, transport.MaxRanks} {
+	for _, n := range []int{1, 2, 5, rankset.MaxRanks} {
 		for r, d := range h.group(t, n) {
 			if d.Rank() != r || d.NumRanks() != n {
 				t.Errorf("rank %d of %d says it is %d of %d", r, n, d.Rank(), d.NumRanks())
 			}
-			if got, want := d.Members().Load(), uint64(1)<<48|(1<<n-1); got != want {
+			if got, want := d.Members().Load(), uint64(membership.Full(1, n)); got != want {
 				t.Errorf("members of %d ranks is %#x, not %#x", n, got, want)
 			}
-			if got, want := d.Present(), uint64(1<<n-1); got != want {
-				t.Errorf("present of %d ranks is %#x, not %#x", n, got, want)
+			if got, want := d.Present(), rankset.Upto(n); got != want {
+				t.Errorf("present of %d ranks is %v, not %v", n, got, want)
 			}
 		}
 	}
@@ -117,7 +119,7 @@ func testControlIsShared(t *testing.T, h Harness) {
 	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
 		t.Error("nobody else changes the word, and it did not change")
 	}
-	if got := domains[2].Members().Load() >> 48; got != 2 {
+	if got := membership.Set(domains[2].Members().Load()).Epoch(); got != 2 {
 		t.Errorf("the epoch that another rank raised is %d, not 2", got)
 	}
 }
@@ -277,11 +279,11 @@ func testAbsent(t *testing.T, h Harness) {
 	if h.NewPartial == nil {
 		t.Skip("all ranks of this transport always come")
 	}
-	const present = 0b1010
+	present := rankset.Of(1, 3)
 	domains := h.NewPartial(t, present, 4, controlBytes)
 	closeLater(t, domains)
 	for r, d := range domains {
-		if (d != nil) != (present&(1<<r) != 0) {
+		if (d != nil) != (present.Has(r)) {
 			t.Fatalf("rank %d: view %v", r, d)
 		}
 		if d != nil {
@@ -294,10 +296,10 @@ func testAbsent(t *testing.T, h Harness) {
 	}
 }
 
-func mustMiss(t *testing.T, d transport.Domain, present uint64) {
+func mustMiss(t *testing.T, d transport.Domain, present rankset.Set) {
 	t.Helper()
-	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != 1<<48|present {
-		t.Errorf("%d ranks, present %#x, members %#x", d.NumRanks(), d.Present(), d.Members().Load())
+	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != uint64(membership.New(1, present)) {
+		t.Errorf("%d ranks, present %v, members %#x", d.NumRanks(), d.Present(), d.Members().Load())
 	}
 	for _, r := range []int{0, 2} {
 		if d.Control(r) != nil || d.Process(r) != nil {

@@ -2,11 +2,8 @@
 
 One machine, R processes. Each repetition measures Moewire, the copy-only floor and the peers
 one after another, so that a disturbance hits all of them; a sample is the time from the first
-rank's start to the last rank's end. Without options all tables of the documentation are
-reproduced, which takes long; --quick takes about 20 seconds, and
-waits for a quiet machine as the others do.
-
-'moewire bench hosts' measures between two hosts (network namespaces): see its --help.
+rank's start to the last rank's end. Without options one shape is measured. --quick takes about 20
+seconds, and waits for a quiet machine as the others do.
 """
 
 from __future__ import annotations
@@ -15,24 +12,32 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MoewireError
 from . import cases, chart, idle, report, tables
 from . import options as _options
 
+if TYPE_CHECKING:
+    from .worker import Settings
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["hosts"]:
-        from . import hosts
-
-        return hosts.main(words[1:])
-    options = _options.parser(__doc__).parse_args(words)
+    options = _options.parser(__doc__).parse_args(argv)
     _options.complete(options)
-    todo = cases.chosen(options)
+    return run(options, cases.chosen(options))
+
+
+# What is measured after the cases: a part of the result, from settings, options and what prints.
+More = Callable[["Settings", argparse.Namespace, Callable[[str], None]], Any]
+
+
+def run(
+    options: argparse.Namespace, todo: list[cases.Case], more: Mapping[str, More] | None = None
+) -> int:
+    """Measures cases, then what has a name in ``more``; prints; the exit status."""
     missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
     if missing:
         print(
@@ -44,16 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plot:  # refused before an hour of measuring, not after it
         chart.need_matplotlib()
         chart.need_lines(todo)
-    result = _measure(options, todo)
+    result = _measure(options, todo, more or {})
     _show(options, result)
     return 1 if any("failure" in case for case in result["cases"]) else 0
 
 
-def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, Any]:
+def _measure(
+    options: argparse.Namespace, todo: list[cases.Case], more: Mapping[str, More]
+) -> dict[str, Any]:
     from . import launch
     from .worker import Settings
 
-    given = vars(options) | {"peers": tuple(options.peers), "tuning": _options.tuning(options)}
+    given = vars(options) | {"tuning": _options.tuning(options)}
     settings = Settings(**{name: given[name] for name in Settings._fields})
     result: dict[str, Any] = {
         "schema": report.SCHEMA,
@@ -64,34 +71,19 @@ def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, A
     say = _teller(options)
     say(tables.head(result))
     for number, case in enumerate(todo, 1):
-        progress(f"[{number}/{len(todo)}] {case.title}")
+        tables.progress(f"[{number}/{len(todo)}] {case.title}")
         found = _one(case, settings, options)
         result["cases"].append(found)
         text = found.get("failure")
         say(tables.failed(case.title, text) if text else tables.case(case.title, found))
         say(tables.idle(found["idle"]))
     if todo:
-        progress("overheads")
+        tables.progress("overheads")
         result["overhead_us"] = launch.run_overhead(options.timeout)
         say(tables.overheads(result["overhead_us"]))
-    result["overlap"] = [
-        _overlap(case, settings, options, say) for case in cases.overlapping(options)
-    ]
+    for name, measure in more.items():
+        result[name] = measure(settings, options, say)
     return result
-
-
-def _overlap(
-    case: cases.Case, settings: Any, options: argparse.Namespace, say: Any
-) -> dict[str, Any]:
-    """What hooks hide, in one shape."""
-    from . import launch
-
-    progress(f"overlap, {case.title}")
-    quiet = idle.wait(options.idle_wait)
-    rows = launch.run_overlap(case, settings, options.timeout)
-    say(tables.overlap(case.title, rows))
-    say(tables.idle(quiet))
-    return {**case._asdict(), "idle": quiet, "rows": rows}
 
 
 def _one(case: cases.Case, settings: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -112,17 +104,17 @@ def _one(case: cases.Case, settings: Any, options: argparse.Namespace) -> dict[s
 
 
 def _that_fit(
-    case: cases.Case, peers: tuple[str, ...]
-) -> tuple[tuple[str, ...] | None, dict[str, str]]:
+    case: cases.Case, peers: dict[str, str]
+) -> tuple[dict[str, str] | None, dict[str, str]]:
     """The first peers that memory suffices for, and why the others are left out."""
-    available = cases.available_bytes()
+    available, names = cases.available_bytes(), list(peers)
     dropped: dict[str, str] = {}
     for count in range(len(peers), -1, -1):
-        needed = cases.resident_bytes(case, peers[:count])
+        needed = cases.resident_bytes(case, names[:count])
         if needed <= available:
-            return peers[:count], dropped
+            return {name: peers[name] for name in names[:count]}, dropped
         reason = f"it needs about {needed / 1e9:.0f} GB, {available / 1e9:.0f} GB are available"
-        dropped[peers[count - 1] if count else ""] = reason
+        dropped[names[count - 1] if count else ""] = reason
     return None, dropped
 
 
@@ -131,14 +123,8 @@ def _teller(options: argparse.Namespace) -> Any:
     return (lambda text: None) if options.json == "-" else (lambda text: print(text, flush=True))
 
 
-def progress(text: str) -> None:
-    """Overwrites one line of a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)
-
-
 def _show(options: argparse.Namespace, result: dict[str, Any]) -> None:
-    progress("")
+    tables.progress("")
     drawn = chart.panels(case for case in result["cases"] if "steps" in case)
     if not options.no_chart:
         for panel in drawn:

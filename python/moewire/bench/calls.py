@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from .. import _abi as abi
-from .._lib import library
+from .._native.lib import library
 from . import compiler, workload
 from .timed import Timed
 
@@ -31,7 +31,7 @@ class _Calls(Structure):
 
 def load() -> ctypes.CDLL:
     """The caller, compiled at its first use; raises ``CompileError``."""
-    path = compiler.build("calls", compiler.system_compiler(), ["-shared", "-fPIC"])
+    path = compiler.library(compiler.SOURCES / "calls.c")
     native = ctypes.CDLL(str(path))
     native.calls_empty.restype = c_double
     native.calls_empty.argtypes = [POINTER(_Calls), c_int64]

@@ -1,10 +1,10 @@
-"""What is measured: single shapes, and the tables made of them."""
+"""The shapes that are measured."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ..errors import InvalidArgument
@@ -23,6 +23,7 @@ class Case(NamedTuple):
     topk: int = 8
     dtype: str = "bf16"
     slots: int = 2
+    warm: bool = False  # pairs without rest, too
 
     @property
     def title(self) -> str:
@@ -47,58 +48,23 @@ class Case(NamedTuple):
             raise InvalidArgument(f"--hidden {self.hidden}: a multiple of {block} is needed")
 
 
-def _tables() -> dict[str, list[Case]]:
-    decode = itertools.product((2, 4), (2048, 7168), (1, 8, 32))
-    return {
-        "main": [Case("main", ranks, 128) for ranks in (2, 4, 8)],
-        "fp8": [Case("fp8", ranks, 128, dtype="fp8") for ranks in (2, 4, 8)],
-        "decode": [Case("decode", ranks, tokens, hidden) for ranks, hidden, tokens in decode],
-        # One slot: two would need more memory than the machines have that run this.
-        "prefill": [
-            Case("prefill", ranks, tokens, slots=1) for ranks in (2, 4) for tokens in (1024, 4096)
-        ],
-        "growth": [Case("growth", ranks, 128, hidden=2048) for ranks in (2, 4, 8, 16)],
-    }
-
-
-TABLES = _tables()
-# Measured by overlap.py instead of beside a floor.
-OVERLAP = [Case("overlap", 2, 8, hidden=2048), Case("overlap", 2, 128)]
-NAMES = (*TABLES, "overlap")
 QUICK = [Case("quick", 2, 16, hidden=2048), Case("quick", 2, 128, hidden=2048)]
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
     """The cases that the options ask for, checked."""
-    cases = _of_tables(options) if not _given(options) else _of_shapes(options)
+    return checked(QUICK if options.quick else _of_shapes(options))
+
+
+def checked(cases: list[Case]) -> list[Case]:
+    """The cases themselves; raises for one that cannot be measured."""
     for case in cases:
         case.check()
     return cases
 
 
-def _given(options: argparse.Namespace) -> bool:
-    names = ("ranks", "tokens", "hidden", "experts", "topk", "dtype")
-    return any(getattr(options, name) is not None for name in names)
-
-
-def _of_tables(options: argparse.Namespace) -> list[Case]:
-    if options.quick:
-        return QUICK
-    names = options.tables or list(TABLES)
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        raise InvalidArgument(f"--tables {','.join(unknown)}: allowed: {','.join(NAMES)}")
-    return [case for name in names for case in TABLES.get(name, ())]
-
-
-def overlapping(options: argparse.Namespace) -> list[Case]:
-    """Those of the overlap table, if the options ask for it."""
-    everything = not (options.quick or options.tables or _given(options))
-    return OVERLAP if everything or "overlap" in (options.tables or ()) else []
-
-
 def _of_shapes(options: argparse.Namespace) -> list[Case]:
-    """Every combination of what was given; the rest as in the main table."""
+    """Every combination of what was given, and defaults for the rest."""
     return [
         Case("chosen", ranks, tokens, hidden, experts, topk, dtype, options.slots)
         for dtype, ranks, hidden, experts, topk, tokens in itertools.product(
@@ -116,7 +82,7 @@ def _of_shapes(options: argparse.Namespace) -> list[Case]:
 _PAIRS_PER_PEER = 2
 
 
-def resident_bytes(case: Case, peers: Sequence[str]) -> int:
+def resident_bytes(case: Case, peers: Collection[str]) -> int:
     """About what one case needs: received rows and expert outputs of all ranks."""
     num_peers = len(peers)
     rows = case.ranks * case.tokens * case.topk * 2 * case.hidden

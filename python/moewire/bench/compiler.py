@@ -39,17 +39,22 @@ def system_compiler() -> list[str]:
     return named if named and found == named[0] else [found]
 
 
-def build(name: str, command: Sequence[str], kind: Sequence[str]) -> Path:
-    """Compiles ``native/<name>.c`` with ``kind`` (flags); compiles only what is new."""
-    target = cache_folder() / f"{name}-{_digest(name, command, kind)}"
+def library(source: Path, *flags: str) -> Path:
+    """A shared library made of a file by the machine's compiler."""
+    return build(source, system_compiler(), ["-shared", "-fPIC", *flags])
+
+
+def build(source: Path, command: Sequence[str], kind: Sequence[str]) -> Path:
+    """Compiles a file with ``kind`` (flags); compiles only what is new."""
+    target = cache_folder() / f"{source.stem}-{_digest(source, command, kind)}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        _compile(SOURCES / f"{name}.c", target, [*command, *_FLAGS, *kind])
+        _compile(source, target, [*command, *_FLAGS, f"-I{SOURCES}", *kind])
     return target
 
 
-def _digest(name: str, command: Sequence[str], kind: Sequence[str]) -> str:
-    files = [SOURCES / f"{name}.c", *sorted(SOURCES.glob("*.h"))]
+def _digest(source: Path, command: Sequence[str], kind: Sequence[str]) -> str:
+    files = [source, *sorted(SOURCES.glob("*.h"))]
     parts = [file.read_text() for file in files]
     parts += [*command, *kind, *_FLAGS, platform.machine(), _processor_flags()]
     parts.append(_output([*command, "--version"]))

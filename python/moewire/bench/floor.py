@@ -52,7 +52,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 def load() -> ctypes.CDLL:
     """The library, compiled at its first use; raises ``CompileError``."""
-    path = compiler.build("floor", compiler.system_compiler(), ["-shared", "-fPIC"])
+    path = compiler.library(compiler.SOURCES / "floor.c")
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)

@@ -28,16 +28,6 @@ def run(case: Case, settings: Settings, timeout: float) -> list[dict[str, Any]]:
         os.close(shared)
 
 
-def run_overlap(case: Case, settings: Settings, timeout: float) -> list[dict[str, Any]]:
-    """How much of waiting for a late peer passes behind local work: see ``overlap``."""
-    with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
-        arguments = [(case, settings, Place(rank, folder, "")) for rank in range(case.ranks)]
-        early, late = run_all(_overlap, arguments, timeout)
-    from . import overlap
-
-    return overlap.summarise(early, late)
-
-
 def run_overhead(timeout: float) -> dict[str, float]:
     """What calls cost, measured by one process alone."""
     result: dict[str, float] = run_all(_overhead, [()], timeout)[0]
@@ -48,12 +38,6 @@ def _measure(case: Case, settings: Settings, place: Place) -> dict[str, Any]:
     from . import worker
 
     return worker.run(case, settings, place)
-
-
-def _overlap(case: Case, settings: Settings, place: Place) -> Any:
-    from . import overlap
-
-    return overlap.run(case, settings, place)
 
 
 def _overhead() -> dict[str, float]:

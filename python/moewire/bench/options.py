@@ -3,48 +3,50 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, cast
 
-from .._tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
+from .._config.tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
 from ..errors import InvalidArgument
 from .arguments import names, numbers, seconds
-from .cases import NAMES
 
-PEERS = ("gloo", "openmpi", "mooncake")
+# Peers by name: the module that opens each.
+PEERS = {"gloo": "moewire.bench.gloo"}
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
+def parser(
+    description: str | None, prog: str = "moewire bench", peers: Mapping[str, str] = PEERS
+) -> argparse.ArgumentParser:
     """Shapes may be lists: 2,4,8; their combinations are measured."""
     result = argparse.ArgumentParser(
-        prog="moewire bench",
+        prog=prog,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_shapes(result.add_argument_group("what to measure"))
-    _add_how(result.add_argument_group("how"))
+    _add_how(result.add_argument_group("how"), peers)
     _add_output(result.add_argument_group("output"))
     return result
 
 
 def _add_shapes(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--tables", type=names, help=f"some of {','.join(NAMES)} (all of them)")
     add("--quick", action="store_true", help="two small shapes and ten repetitions")
-    add("--ranks", type=numbers, help="processes (R), a list; this and the next: no tables")
-    add("--tokens", type=numbers, help="tokens per rank (T = M), a list")
-    add("--hidden", type=numbers, help="values per token (H), a list")
-    add("--experts", type=numbers, help="experts in all (E), a list")
-    add("--topk", type=numbers, help="selections per token (K), a list")
-    add("--dtype", type=names, help="bf16, fp8 or both")
+    add("--ranks", type=numbers, help="processes (R), a list (2)")
+    add("--tokens", type=numbers, help="tokens per rank (T = M), a list (128)")
+    add("--hidden", type=numbers, help="values per token (H), a list (7168)")
+    add("--experts", type=numbers, help="experts in all (E), a list (64)")
+    add("--topk", type=numbers, help="selections per token (K), a list (8)")
+    add("--dtype", type=names, help="bf16, fp8 or both (bf16)")
     add("--slots", type=int, default=2, help="operations in flight, and slabs of the floor (2)")
 
 
-def _add_how(group: argparse._ArgumentGroup) -> None:
+def _add_how(group: argparse._ArgumentGroup, peers: Mapping[str, str]) -> None:
     add = group.add_argument
     add("--repeat", type=int, help="measured repetitions (30; 10 with --quick)")
     add("--warmup", type=int, default=5, help="repetitions before them (5)")
-    add("--peers", type=names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
-    add("--warm", action="store_true", help="pairs without rest, too (the decode table has them)")
+    add("--peers", type=names, default=["gloo"], help=f"of {','.join(peers)}, or none (gloo)")
+    add("--warm", action="store_true", help="pairs without rest, too")
     add("--vector-width", type=int, default=0, help="of Moewire's kernels: 16, 32, 64; 0: widest")
     _add_tuning(add)
     add("--floor", choices=("c", "numpy"), default="c", help="which copy-only floor (c)")
@@ -83,17 +85,18 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--no-chart", action="store_true", help="no chart of text below the tables")
 
 
-def complete(options: argparse.Namespace) -> None:
+def complete(options: argparse.Namespace, peers: Mapping[str, str] = PEERS) -> None:
     """Fills defaults that depend on other options; refuses what makes no sense."""
     if options.repeat is None:
         options.repeat = 10 if options.quick else 30
     if min(options.repeat, options.warmup, options.slots) < 1:
         raise InvalidArgument("--repeat, --warmup and --slots: at least 1 is needed")
     native(tuning(options))  # refuses what a buffer would
-    options.peers = [name for name in options.peers if name != "none"]
-    unknown = [name for name in options.peers if name not in PEERS]
+    names = [name for name in options.peers if name != "none"]
+    unknown = [name for name in names if name not in peers]
     if unknown:
-        raise InvalidArgument(f"--peers {','.join(unknown)}: allowed: {','.join(PEERS)}, none")
+        raise InvalidArgument(f"--peers {','.join(unknown)}: allowed: {','.join(peers)}, none")
+    options.peers = {name: peers[name] for name in names}
     for dtype in options.dtype or ():
         if dtype not in ("bf16", "fp8"):
             raise InvalidArgument(f"--dtype {dtype}: allowed: bf16, fp8")

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi as abi
-from .. import _dispatch
-from .._lib import library
-from .._operation import start
+from .._cpu.operation import start
+from .._ep import dispatch
+from .._native.lib import library
 from ..buffer import Buffer
 from . import calls
 from .compiler import CompileError
@@ -55,14 +55,15 @@ class _Calls:
         self._x = torch.empty((0, 128), dtype=torch.bfloat16)
         self._topk_idx = torch.empty((0, 1), dtype=torch.int64)
         request = self._request()
-        self._plan = _dispatch.checked_plan(self._runtime, request)
-        self._outputs = _dispatch.outputs_for(self._plan)
-        self._args, self._op = self._plan.args.take(), abi.mw_op_t()
-        _dispatch.fill(self._args, request, (0, 0), self._outputs)
+        plan = self._runtime.plan_of(request)
+        empty, kind = torch.empty_like, abi.mw_dispatch_result_t
+        raw = kind(abi.SIZE_OF[kind])
+        self._outputs = empty(plan.counts), empty(plan.layout), raw
+        self._args, self._op = plan.args.take(), abi.mw_op_t()
+        dispatch.fill(self._args, request, (0, 0), self._outputs, abi.MW_PHASE_DONE)
 
-    def _request(self) -> _dispatch.Request:
-        phase = abi.MW_PHASE_DONE
-        return _dispatch.Request(self._x, self._topk_idx, None, 1, 1, -1, 0, phase)
+    def _request(self) -> dispatch.Request:
+        return dispatch.Request(self._x, self._topk_idx, None, 1, 1, -1, 0)
 
     def python_dispatch(self) -> None:
         """As a user calls it; the handle is dropped, which releases it."""
@@ -71,10 +72,10 @@ class _Calls:
     def python_call(self) -> None:
         """Arguments checked, struct filled and call made; no tensor and no handle made."""
         runtime, request = self._runtime, self._request()
-        plan = _dispatch.checked_plan(runtime, request)
+        plan, phase = runtime.plan_of(request), abi.MW_PHASE_DONE
         args = plan.args.take()
-        _dispatch.fill(args, request, (0, 0), self._outputs)
-        start(runtime, runtime.lib.buffer_dispatch, args, request.phase, (request,))
+        dispatch.fill(args, request, (0, 0), self._outputs, phase)
+        start(runtime, runtime.lib.buffer_dispatch, args, phase, (request,))
         plan.args.release(args)
         runtime.lib.handle_release(self._outputs[2].handle)
 

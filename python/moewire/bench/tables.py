@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 _NAMES = {
@@ -92,27 +93,14 @@ def _number(step: dict[str, float], name: str, width: int) -> str:
     return f"{step[name]:{width}.2f}" if name in step else " " * width
 
 
-def overlap(title: str, rows: list[dict[str, Any]]) -> str:
-    """One line per operation and delay."""
-    heading = (
-        f"{'one peer is late':18}{'by':>10}{'work alone':>13}{'blocking':>12}{'overlapped':>12}"
-        f"{'x':>7}  hidden within 10 %"
-    )
-    return "\n".join(["", title, heading, *map(_overlap_line, rows)])
-
-
-def _overlap_line(row: dict[str, Any]) -> str:
-    times = (row["late_us"], row["work_us"], row["blocking_us"], row["overlapped_us"])
-    late, work, blocking, overlapped = (f"{us / 1e3:.2f} ms" for us in times)
-    verdict = "yes" if row["hidden"] else "no"
-    return (
-        f"{row['operation']:18}{late:>10}{work:>13}{blocking:>12}{overlapped:>12}"
-        f"{row['ratio']:>7.2f}  {verdict}, in {row['hidden_share']:.0%} of the repetitions"
-    )
-
-
 def overheads(costs: dict[str, float]) -> str:
     """One line per kind of call."""
     return "\n".join(
         ["", *(f"{_OVERHEAD_NAMES[name]}: {value:.2f} us" for name, value in costs.items())]
     )
+
+
+def progress(text: str) -> None:
+    """Overwrites one line of a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)

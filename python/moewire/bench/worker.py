@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .._tuning import Tuning
+from .._config.tuning import Tuning
 from ..buffer import Buffer
 from ..errors import MoewireError
 from . import floor, warm, workload
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
 
     repeat: int
     warmup: int
-    peers: tuple[str, ...]
+    peers: dict[str, str]  # the module that opens each, by name
     vector_width: int
     floor: str
     seed: int
@@ -107,7 +107,7 @@ def _run(
             start = Start(group, library)
             samples = _measure(settings, start, _steps(start, ours, calls, ground, measured))
             rounds = {}
-            if settings.warm or case.table == "decode":
+            if settings.warm or case.warm:
                 rounds = warm.measure(start, ground, calls, ours, measured, settings.repeat)
             counters = buffer.counters()
         dist.barrier(group)

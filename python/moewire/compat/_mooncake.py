@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from .. import _needs_torch  # noqa: F401, isort: skip
+from .._base import needs_torch  # noqa: F401, isort: skip
 
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from .. import _gpu_config, _torch_cuda, buffer
+from .. import buffer
+from .._config import device as _gpu_config
+from .._cuda import torch_cuda
 from ..event import EventOverlap
 
 if TYPE_CHECKING:
@@ -46,6 +48,6 @@ class Buffer(buffer.Buffer):
         device: str | torch.device | None = None,
         **options: Any,
     ) -> None:
-        device, hint = _torch_cuda.chosen(device), "get_ep_buffer_size_hint"
+        device, hint = torch_cuda.chosen(device), "get_ep_buffer_size_hint"
         _gpu_config.refuse_unsized(device, "num_ep_buffer_bytes", num_ep_buffer_bytes, hint)
         super().__init__(group, num_ep_buffer_bytes, disable_p2p, device=device, **options)

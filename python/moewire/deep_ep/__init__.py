@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .. import _needs_torch  # noqa: F401, isort: skip
+from .._base import needs_torch  # noqa: F401, isort: skip
 
 from typing import NoReturn
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _check, _gpu_config, _torch_cuda
 from .. import buffer as core
-from .._opaque import opaque_methods
+from .._base import check
+from .._base.opaque import opaque_methods
+from .._config import device as _gpu_config
+from .._cuda import torch_cuda
 from ..errors import UnsupportedError
 from ..event import EventOverlap, Hook
 from ..handle import Handle
@@ -19,7 +21,7 @@ from ._normal import NormalMode
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from .._runtime import Runtime
+    from .._native.runtime import Runtime
 
 # Upstream has no deadline per call, but fails after 2e11 clock cycles, which is about as long.
 TIMEOUT_US = 100_000_000
@@ -87,10 +89,10 @@ class Buffer(NormalMode):
         device: str | torch.device | None = None,
     ) -> None:
         if group is None:
-            raise _check.refuse("group", "None", "a process group (comm is not supported)")
-        self.num_nvl_bytes = _check.integer("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
-        self.num_rdma_bytes = _check.integer("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
-        device = _torch_cuda.chosen(device)
+            raise check.refuse("group", "None", "a process group (comm is not supported)")
+        self.num_nvl_bytes = check.integer("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
+        self.num_rdma_bytes = check.integer("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
+        device = torch_cuda.chosen(device)
         num_bytes = self.num_rdma_bytes
         if low_latency_mode:
             hint = "get_low_latency_rdma_size_hint"
@@ -99,7 +101,7 @@ class Buffer(NormalMode):
             num_bytes = _NORMAL_BYTES
         self._buffer = _Core(group, num_bytes, device=device)
         self.runtime: Runtime | None = self._buffer.runtime
-        self._place = None if self.runtime.gpu is None else self.runtime.gpu.place
+        self._place = self.runtime.place
         self.group = group
         self.rank = self._buffer.rank
         self.group_size = self._buffer.group_size
@@ -172,7 +174,7 @@ class Buffer(NormalMode):
         if use_nvfp4:
             raise UnsupportedError("use_nvfp4: Moewire sends bf16 or fp8; leave it False")
         buffer = self._low_latency("low_latency_dispatch")
-        experts = _check.experts(num_experts, self.group_size)
+        experts = check.experts(num_experts, self.group_size)
         local = experts // self.group_size
         _events.check_counts(cumulative_local_expert_recv_stats, local, self._place)
         watch = _events.Watch(
@@ -241,7 +243,7 @@ class Buffer(NormalMode):
         if overlap:
             raise UnsupportedError("overlap: Moewire reads x when it is called; leave it False")
         if use_logfmt and zero_copy:
-            raise _check.refuse("use_logfmt and zero_copy", "both", "at most one of them")
+            raise check.refuse("use_logfmt and zero_copy", "both", "at most one of them")
         buffer = self._low_latency("low_latency_combine")
         watch = _events.Watch(
             buffer, self._mask, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats
@@ -263,7 +265,17 @@ class Buffer(NormalMode):
         return out, *watch.around(event, hook)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
-        """bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``."""
+        """Where expert outputs may be written in place.
+
+        Args:
+            handle: of the dispatch.
+
+        Returns:
+            bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``.
+
+        Raises:
+            MoewireError: as for ``moewire.Buffer.get_next_combine_buffer``.
+        """
         buffer = self._low_latency("get_next_low_latency_combine_buffer")
         return buffer.get_next_combine_buffer(handle, timeout_us=self.timeout_us)
 
@@ -275,9 +287,17 @@ class Buffer(NormalMode):
         There is nothing to clean, and sizes may change without it. The wait is a dispatch of no
         tokens, so ranks that disagree about the sizes get ``PeerMismatchError``. On CUDA the
         current stream waits.
+
+        Args:
+            num_max_dispatch_tokens_per_rank: M.
+            hidden: H.
+            num_experts: E.
+
+        Raises:
+            PeerMismatchError: ranks disagree about M or E.
         """
         buffer = self._low_latency("clean_low_latency_buffer")
-        _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN)
+        check.integer("hidden", hidden, 1, check.MAX_HIDDEN)
         handle = buffer.dispatch(
             self._empty((0, hidden), torch.bfloat16),
             self._empty((0, 1), torch.int64),
@@ -290,11 +310,20 @@ class Buffer(NormalMode):
         handle.release()
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out of later calls (True) or takes it in again. With enable_shrink."""
+        """Leaves a rank out of later calls, or takes it in again. With ``enable_shrink``.
+
+        Args:
+            rank_to_mask: the rank.
+            mask: True leaves it out.
+        """
         self._mask.set(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes int32 [R]: 1 for a masked rank, lost ones included. With enable_shrink."""
+        """Writes which ranks are masked. With ``enable_shrink``.
+
+        Args:
+            mask_status: int32 [R], written: 1 for a masked rank, lost ones included.
+        """
         self._mask.write_to(mask_status)
 
     def low_latency_clean_mask_buffer(self) -> None:
@@ -308,11 +337,11 @@ class Buffer(NormalMode):
             InvalidArgument: ``explicitly_destroy`` was False at construction.
         """
         if not self.explicitly_destroy:
-            raise _check.refuse("explicitly_destroy", "False at construction", "True to destroy")
+            raise check.refuse("explicitly_destroy", "False at construction", "True to destroy")
         self._buffer.close()
         self.runtime = None
 
     def _low_latency(self, name: str) -> core.Buffer:
         if not self.low_latency_mode:
-            raise _check.refuse("low_latency_mode", "False at construction", f"True for {name}")
+            raise check.refuse("low_latency_mode", "False at construction", f"True for {name}")
         return self._buffer

@@ -16,9 +16,23 @@ class Config:
     num_max_rdma_chunked_recv_tokens: int = 256
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes that the normal mode needs: 0, because there is no normal mode."""
+        """Bytes that the normal mode needs.
+
+        Args:
+            hidden_bytes, num_ranks: they make no difference.
+
+        Returns:
+            0, because there is no normal mode.
+        """
         return 0
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """As ``get_nvl_buffer_size_hint``."""
+        """Bytes that the normal mode needs between hosts.
+
+        Args:
+            hidden_bytes, num_ranks: they make no difference.
+
+        Returns:
+            0, as ``get_nvl_buffer_size_hint``.
+        """
         return 0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from .. import _check, _torch_cuda
-from .._opaque import opaque_methods
-from .._torch_cuda import Place
+from .._base import check
+from .._base.opaque import opaque_methods
+from .._base.place import Place
+from .._cuda import torch_cuda
 from ..buffer import Buffer
 from ..event import Event, EventOverlap, Hook, StreamEvent
 from ..handle import Handle
@@ -35,10 +36,10 @@ class EventHandle(Event):
 
     def __init__(self) -> None:
         super().__init__(_Nothing())
-        ordinal = _torch_cuda.current()
+        ordinal = torch_cuda.current()
         self._moment: StreamEvent | None = None
         if ordinal is not None:
-            place = _torch_cuda.place(ordinal)
+            place = torch_cuda.place(ordinal)
             self._moment = StreamEvent(place, place.stream(), ())
 
     def current_stream_wait(self) -> None:
@@ -58,14 +59,13 @@ class Watch:
     """
 
     def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
-        gpu = buffer.runtime.gpu
+        engine = buffer.runtime
         if stats is not None:
-            place = None if gpu is None else gpu.place
-            _check.tensor(name, stats, torch.int64, (buffer.group_size,), place)
+            check.tensor(name, stats, torch.int64, (buffer.group_size,), engine.place)
         self._buffer = buffer
         self._mask = mask
-        self._stats = stats if gpu is None else None
-        self.on_device = None if gpu is None else stats
+        self._stats = stats if engine.drives else None
+        self.on_device = None if engine.drives else stats
         self._before: list[int] = []
 
     def __enter__(self) -> None:
@@ -104,11 +104,11 @@ class _Watched:
             self._finish()
 
 
-def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place | None) -> None:
+def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place) -> None:
     """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
     if stats is not None:
         name = "cumulative_local_expert_recv_stats"
-        _check.tensor(name, stats, torch.int32, (num_local_experts,), place)
+        check.tensor(name, stats, torch.int32, (num_local_experts,), place)
 
 
 def add_counts_when_done(stats: torch.Tensor | None, handle: Handle, event: EventOverlap) -> None:

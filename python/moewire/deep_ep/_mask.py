@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _check
+from .._base import check
+from .._base.place import HOST, Place
 from ..errors import PeerLostError
 
 if TYPE_CHECKING:
-    from .._torch_cuda import Place
     from ..buffer import Buffer
 
 
@@ -20,7 +20,7 @@ class Mask:
     Without ``enable_shrink`` a client neither sees nor changes it, and a lost rank is an error.
     """
 
-    def __init__(self, num_ranks: int, enabled: bool, place: Place | None = None) -> None:
+    def __init__(self, num_ranks: int, enabled: bool, place: Place = HOST) -> None:
         # int32 [R]; 1: takes part.
         self.active_ranks = torch.ones(num_ranks, dtype=torch.int32, device="cpu")
         if place is not None:  # a copy from the host is there when the call returns
@@ -45,12 +45,12 @@ class Mask:
     def set(self, rank: object, masked: object) -> None:
         """Leaves a rank out, or takes it in again."""
         active = self._required()
-        active[_check.integer("rank_to_mask", rank, 0, len(active) - 1)] = not masked
+        active[check.integer("rank_to_mask", rank, 0, len(active) - 1)] = not masked
 
     def write_to(self, mask_status: torch.Tensor) -> None:
         """Fills int32 [R]; 1 for ranks that are left out."""
         active = self._required()
-        _check.tensor("mask_status", mask_status, torch.int32, (len(active),), self._place)
+        check.tensor("mask_status", mask_status, torch.int32, (len(active),), self._place)
         torch.sub(1, active, out=mask_status)
 
     def clear(self) -> None:
@@ -59,7 +59,7 @@ class Mask:
 
     def _required(self) -> torch.Tensor:
         if not self._enabled:
-            raise _check.refuse("enable_shrink", "False at construction", "True to use the mask")
+            raise check.refuse("enable_shrink", "False at construction", "True to use the mask")
         return self.active_ranks
 
 
@@ -89,5 +89,7 @@ def _zeros(active: torch.Tensor) -> list[int]:
 
 def mask_of(buffer: Buffer, enabled: bool) -> Mask:
     """A buffer's, on its device."""
-    gpu, num_ranks = buffer.runtime.gpu, buffer.group_size
-    return Mask(num_ranks, enabled) if gpu is None else DeviceMask(num_ranks, enabled, gpu.place)
+    engine, num_ranks = buffer.runtime, buffer.group_size
+    if engine.drives:
+        return Mask(num_ranks, enabled)
+    return DeviceMask(num_ranks, enabled, engine.place)

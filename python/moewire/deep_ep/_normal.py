@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .. import _check
-from .._opaque import opaque_methods
+from .._base import check
+from .._base.opaque import opaque_methods
 from ..errors import UnsupportedError
 from ..event import EventOverlap
 from ._config import Config
 from ._events import EventHandle
 
 if TYPE_CHECKING:
-    from .._torch_cuda import Place
+    from .._base.place import Place
     from ..buffer import Buffer
 
 
@@ -32,7 +32,7 @@ class NormalMode:
 
     num_sms: int = 20
     _buffer: Buffer
-    _place: Place | None  # None: the CPU
+    _place: Place
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -41,31 +41,49 @@ class NormalMode:
 
     @classmethod
     def set_num_sms(cls, new_num_sms: int) -> None:
-        """Sets ``Buffer.num_sms``, an even number, which nothing here reads."""
-        number = _check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
+        """Sets ``Buffer.num_sms``, which nothing here reads.
+
+        Args:
+            new_num_sms: an even number.
+
+        Raises:
+            InvalidArgument: it is odd, or out of its bounds.
+        """
+        number = check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
         if number % 2:
-            raise _check.refuse("new_num_sms", number, "an even number")
+            raise check.refuse("new_num_sms", number, "an even number")
         cls.num_sms = number
 
     @classmethod
     def get_dispatch_config(cls, num_ranks: int) -> Config:
-        """A ``Config``; accepted and not used."""
+        """A ``Config``; accepted and not used.
+
+        Args:
+            num_ranks: R; it makes no difference.
+
+        Returns:
+            The same for any number of ranks.
+        """
         return Config(cls.num_sms)
 
     get_combine_config = get_dispatch_config
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event for all work of torch's current CUDA stream. On a CPU that work is done."""
+        """Marks the present end of torch's current CUDA stream. On a CPU all work is done.
+
+        Returns:
+            An event for all work up to there.
+        """
         return EventOverlap(EventHandle())
 
     def get_comm_stream(self) -> Any:
         """The stream of operations with ``async_finish``.
 
-        On a CPU, the CPU's one stream: operations run in the calling thread.
+        Returns:
+            torch's object. On a CPU, the CPU's one stream: operations run in the calling thread.
         """
-        gpu = self._buffer.runtime.gpu
-        return torch.cpu.current_stream() if gpu is None else gpu.streams.side()
+        return self._buffer.runtime.side_stream()
 
     def get_local_buffer_tensor(
         self,
@@ -74,18 +92,22 @@ class NormalMode:
         offset: int = 0,
         use_rdma_buffer: bool = False,
     ) -> torch.Tensor:
-        """Zeros of ``size`` (None: no elements), never the workspace itself.
+        """Zeros, never the workspace itself.
 
         The workspace holds words that peers act on at any time; a client that zeroes "the
         buffer" while it recovers must not reach them, and need not.
+
+        Args:
+            dtype, size: of the tensor; None: no elements.
+            offset, use_rdma_buffer: accepted and not used.
+
+        Returns:
+            A tensor of its own, where this buffer's tensors lie.
         """
         return self._empty(tuple(size) if size is not None else (0,), dtype).zero_()
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        place = self._place
-        if place is not None:
-            return place.empty(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return self._place.empty(shape, dtype)
 
     def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises ``UnsupportedError``."""

@@ -1,7 +1,7 @@
 """``python -m moewire.demo``."""
 
-from .. import _stdout
+from .._base import stdout
 from . import main
 
 if __name__ == "__main__":
-    raise SystemExit(_stdout.run(main))
+    raise SystemExit(stdout.run(main))

@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from .. import _stdout
+from .._base import stdout
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def _rank_main(options: argparse.Namespace, rank: int, store: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its ranks
     from . import rank as rank_module
 
-    sys.exit(_stdout.run(lambda: rank_module.run_with_store(options, rank, store)))
+    sys.exit(stdout.run(lambda: rank_module.run_with_store(options, rank, store)))
 
 
 def _first_failure(ranks: Sequence[BaseProcess]) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 
 from .. import autograd
-from .._backward import refuse_capture
-from .._opaque import opaque
+from .._base.opaque import opaque
+from ..autograd._backward import refuse_capture
 from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
     torch's grad mode is on, which must be on for every rank or for none.
     """
     buffer, stats = buffer_for(layer.key), layer.stats
-    if buffer.runtime.gpu is not None:
-        refuse_capture(buffer)  # before anything is sent
+    refuse_capture(buffer)  # before anything is sent
     round_ = _round_with_gradients if torch.is_grad_enabled() else _round
     num_tokens = tokens.x.shape[0]
     stats.calls += 1

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from .. import _torch_cuda, _tuning, buffer
-from .._bootstrap import group_rendezvous
+from .. import buffer
+from .._config import tuning as _tuning
+from .._cuda import torch_cuda
 from .._member import CONNECT_TIMEOUT_US, Options
-from .._rendezvous import StoreRendezvous
+from .._rendezvous.bootstrap import group_rendezvous
+from .._rendezvous.by_store import StoreRendezvous
 from ..compat import _mooncake
 from ..event import EventOverlap
 
 if TYPE_CHECKING:
-    from .._bootstrap import Rendezvous
+    from .._rendezvous.bootstrap import Rendezvous
 
 __all__ = ["Buffer", "EventOverlap"]
 
@@ -58,7 +60,7 @@ class Buffer(_mooncake.Buffer):
     def _begin(
         self, rendezvous: Rendezvous, num_bytes: int, members: Sequence[int] | None, timeout_us: int
     ) -> None:
-        tuning = _tuning.native(_tuning.Tuning(device=_torch_cuda.chosen(None)))
+        tuning = _tuning.native(_tuning.Tuning(device=torch_cuda.chosen(None)))
         options = Options(connect_timeout_us=timeout_us, members=members, tuning=tuning)
         self._open(rendezvous, num_bytes, options)
 

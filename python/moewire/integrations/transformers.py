@@ -32,7 +32,7 @@ round each product, too: ``fp32_router_scores`` makes both sides equal.
 
 from __future__ import annotations
 
-from .. import _needs_torch  # noqa: F401, isort: skip
+from .._base import needs_torch  # noqa: F401, isort: skip
 
 import os
 from collections.abc import Iterator
@@ -44,11 +44,11 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from .. import _check, _devices
-from .._check import integer
+from .._base import check
+from .._base.check import integer
 from ..buffer import Buffer
 from ..errors import InvalidArgument
-from . import _buffers, _engines, _exchange
+from . import _buffers, _devices, _engines, _exchange
 from ._buffers import InGroup, InStore, Key, Ranks
 from ._exchange import Stats
 
@@ -90,7 +90,7 @@ class _Settings:
 def _tokens_from_environment() -> int:
     text = os.environ.get("MOEWIRE_TRANSFORMERS_MAX_TOKENS", str(DEFAULT_MAX_TOKENS))
     number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= _check.MAX_TOKENS:
+    if not 1 <= number <= check.MAX_TOKENS:
         raise InvalidArgument(
             f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, 1 or more"
         )
@@ -116,9 +116,9 @@ def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -
     global _settings
     new = _Settings(**vars(_settings))
     if max_tokens is not None:
-        new.max_tokens = integer("max_tokens", max_tokens, 1, _check.MAX_TOKENS)
+        new.max_tokens = integer("max_tokens", max_tokens, 1, check.MAX_TOKENS)
     if timeout_us is not None:
-        new.timeout_us = _check.timeout(timeout_us)
+        new.timeout_us = check.timeout(timeout_us)
     _settings = new
 
 
@@ -225,7 +225,11 @@ def _refuse(hidden_states: torch.Tensor) -> None:
 
 
 def register(name: str = NAME) -> None:
-    """Registers ``ep_implementation=name``. Importing this module has done it for "moewire"."""
+    """Registers ``ep_implementation=name``. Importing this module has done it for "moewire".
+
+    Args:
+        name: what models ask for.
+    """
     EPImplementationInterface.register(name, MoewireEP)
 
 
@@ -249,7 +253,11 @@ def stats(model: torch.nn.Module) -> dict[str, Stats]:
 
 
 def reset_stats(model: torch.nn.Module) -> None:
-    """Starts the counts and times of ``model`` at 0 again."""
+    """Starts counts and times at 0 again.
+
+    Args:
+        model: one with layers that Moewire serves.
+    """
     for _, _, implementation in _layers(model):
         implementation.stats = Stats(implementation.num_local_experts)
 
@@ -280,6 +288,9 @@ def gather_dense_weights(model: torch.nn.Module) -> None:
 
     For inference, if the model's dense weights fit on each rank. Without it every forward
     gathers every layer again; with it a forward exchanges tokens and nothing else.
+
+    Args:
+        model: one that FSDP has sharded; changed in place.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -71,7 +71,7 @@ def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
     """
     own = dict(options[rank.rank])
     if own.pop("no_route", False):
-        moewire._reach.own_address = lambda: ""
+        moewire._config.reach.own_address = lambda: ""
     try:
         rank.buffer(**{"connect_timeout_us": 3_000_000, **own}).close()
     except moewire.MoewireError as error:

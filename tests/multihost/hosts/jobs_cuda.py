@@ -1,4 +1,4 @@
-"""Jobs of ranks on several hosts whose buffers are on CUDA."""
+"""Jobs of ranks on several hosts that have their buffers on CUDA."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from moewire._torch_cuda import TorchCuda
+from moewire._cuda.torch_cuda import TorchCuda
 
 # A driver, such as libcuda.so.1, that tests run on instead of the emulator; `make gpu-test`
 # sets it. A path is one of the emulator, compiled elsewhere.

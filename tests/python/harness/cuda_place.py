@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from moewire import _torch_cuda
-from moewire._cuda_report import DRIVER_VARIABLE
-from moewire._gpu_config import CODE_VARIABLE
+from moewire._config.device import CODE_VARIABLE
+from moewire._cuda import torch_cuda
+from moewire._cuda.report import DRIVER_VARIABLE
 
 from . import cuda_device, emulator, jobs_cuda
 from .jobs_cuda import Place
@@ -22,7 +22,7 @@ def behind_buffers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Pl
     """The real one where it is asked for, else the emulated one."""
     for name in (DRIVER_VARIABLE, CODE_VARIABLE):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
+    monkeypatch.setattr(torch_cuda, "place", torch_cuda.place)
     one: Place
     if cuda_device.wanted():
         one = jobs_cuda.use_device()

@@ -1,4 +1,4 @@
-"""A device of the emulated driver, with the interface of ``_torch_cuda.Place``.
+"""A device of the emulated driver, with the interface of ``Place``.
 
 Its memory is the process's, so CPU tensors stand for tensors of the device: those that were put
 there (``AsDevice``), or any of them, unless it is ``strict``. torch's own operations do not wait

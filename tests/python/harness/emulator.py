@@ -1,4 +1,4 @@
-"""The emulated CUDA driver of ``core/device/cuda/emulator``, compiled once per source."""
+"""The emulated CUDA driver of ``tests/cudaemu``, compiled once per source."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 
 from .cuda_device import VARIABLE
 
-HERE = Path(__file__).resolve().parents[3] / "core" / "device" / "cuda"
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = ROOT / "tests" / "cudaemu"
+KERNELS = ROOT / "core" / "device" / "cuda" / "kernels"
 # The first part is also read by cudatest, which compiles it for the tests in Go.
 _FLAGS = [
-    *(HERE / "cudatest" / "flags").read_text().split(),
-    *("-shared", "-Wl,-Bsymbolic", "-Ikernels", "-Iemulator"),
+    *(SOURCES / "flags").read_text().split(),
+    *("-shared", "-Wl,-Bsymbolic", f"-I{KERNELS}", f"-I{SOURCES}"),
 ]
 
 
@@ -61,7 +63,7 @@ def _cache() -> Path:
 
 
 def _digest(command: list[str]) -> str:
-    sources = [*sorted(HERE.glob("emulator/*")), *sorted(HERE.glob("kernels/*.cu*"))]
+    sources = [*sorted(SOURCES.iterdir()), *sorted(KERNELS.glob("*.cu*"))]
     found = hashlib.sha256(" ".join(command).encode())
     for source in sources:
         if source.is_file():
@@ -70,11 +72,9 @@ def _digest(command: list[str]) -> str:
 
 
 def _build(command: list[str], path: Path) -> None:
-    units = sorted(str(unit.relative_to(HERE)) for unit in HERE.glob("emulator/*.cc"))
+    units = sorted(str(unit) for unit in SOURCES.glob("*.cc"))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         built = Path(folder) / "libcuda.so"
-        done = subprocess.run(
-            [*command, "-o", str(built), *units], cwd=HERE, capture_output=True, text=True
-        )
+        done = subprocess.run([*command, "-o", str(built), *units], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         built.rename(path)  # whole, for other processes that look for it at this moment

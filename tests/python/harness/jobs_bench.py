@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from moewire.bench import floor, overlap, slab, workload
+from documents import PEERS, overlap
+from moewire.bench import floor, slab, workload
 from moewire.bench.cases import Case
 from moewire.bench.numpy_floor import NumpyFloor
 from moewire.bench.ours import Moewire
@@ -107,7 +108,7 @@ def numpy_floor(rank: Rank) -> None:
 def peer(rank: Rank, name: str, dtype: str) -> str:
     """A peer's result is the expected one; the reason if it cannot run here."""
     work = workload.make(_case(rank, dtype), rank.seed, rank.rank)
-    peers, failures = open_peers((name,), work, rank.group(), rank.folder)
+    peers, failures = open_peers({name: PEERS[name]}, work, rank.group(), rank.folder)
     if failures:
         return failures[name]
     (one,) = peers
@@ -128,7 +129,7 @@ def overlapping(rank: Rank) -> list[overlap.Samples]:
     """The overlap table in little."""
     delays, overlap.DELAYS_MS = overlap.DELAYS_MS, (0.5, 1.0, 2.0, 3.0)
     try:
-        settings = Settings(2, 1, (), 0, "numpy", rank.seed, tuning={}, warm=False)
+        settings = Settings(2, 1, {}, 0, "numpy", rank.seed, tuning={}, warm=False)
         return overlap.run(_case(rank, "bf16"), settings, Place(rank.rank, rank.folder, ""))
     finally:
         overlap.DELAYS_MS = delays

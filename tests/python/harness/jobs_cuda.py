@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 import moewire
-from moewire import _torch_cuda
-from moewire._cuda_report import DRIVER_VARIABLE
-from moewire._gpu_config import CODE_VARIABLE
+from moewire._config.device import CODE_VARIABLE
+from moewire._cuda import torch_cuda
+from moewire._cuda.report import DRIVER_VARIABLE
 
 from . import cases, oracle, verify
 from .cases import Case
@@ -41,20 +41,20 @@ def use(driver: str, folder: str, ordinal: int = 0) -> Emulated:
     code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
     os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
     place = Emulated(Path(driver), ordinal=ordinal)
-    _torch_cuda.place = lambda ordinal: place
+    torch_cuda.place = lambda ordinal: place
     return place
 
 
 def use_device() -> CudaDevice:
     """The same for this machine's own driver."""
     place = CudaDevice()
-    _torch_cuda.place = lambda ordinal: place
+    torch_cuda.place = lambda ordinal: place
     return place
 
 
 def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
     """A rank per thread, each with a stream of its own; results by rank."""
-    place: Any = _torch_cuda.place(0)
+    place: Any = torch_cuda.place(0)
     streams = [place.side() for _ in range(size)]
     store = dist.HashStore()
     results: list[Any] = [None] * size
@@ -281,12 +281,12 @@ def in_process_on_its_device(rank: Rank, driver: str, count: int, without: str) 
 @contextmanager
 def in_this_process(driver: str, rank: Rank, ordinal: int = 0) -> Iterator[Place]:
     """Its device: the emulated one, or torch's if no driver is named."""
-    before = _torch_cuda.place
+    before = torch_cuda.place
     try:
         with pretending() if driver else nullcontext():
             yield use(driver, rank.folder, ordinal) if driver else use_device()
     finally:
-        _torch_cuda.place = before
+        torch_cuda.place = before
         for name in (DRIVER_VARIABLE, CODE_VARIABLE):
             os.environ.pop(name, None)
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import moewire
-from moewire import _autograd_flat, autograd
+from moewire import autograd
+from moewire.autograd import _flat
 
 from . import autograd_world as worlds
 from . import jobs_cuda
@@ -59,7 +60,7 @@ def _gradients(rank: Rank, name: str, flat: bool) -> list[worlds.Gradients]:
     for salt in range(3):
         world = worlds.world_of(rank, flat, exact=False, salt=salt)
         with worlds.buffer_of(rank, world, name=f"{name}{salt}") as buffer:
-            assert (buffer.runtime.gpu is not None) is (name == "cuda")
+            assert buffer.runtime.drives is (name != "cuda")
             leaves = worlds.leaves_of(rank, world)
             out = worlds.forward(rank, buffer, world, leaves)
             worlds.loss(out, world, rank).backward()
@@ -114,7 +115,7 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
         call = autograd._Call(buffer, None, 4, 2, -1)
         routing = autograd.Routing(call, idx, weights)  # as of a dispatch before the capture
         routing._handle = held = _Held()  # type: ignore[assignment]
-        flat_call = _autograd_flat._FlatCall(buffer, None, 4, 2, -1)
+        flat_call = _flat._FlatCall(buffer, None, 4, 2, -1)
         flat_routing = autograd.FlatRouting(flat_call)
         flat_routing._handle = held  # type: ignore[assignment]
         with place.on(stream), place.captured(stream) as graph:

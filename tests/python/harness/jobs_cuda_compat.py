@@ -31,7 +31,7 @@ def mooncake(rank: Rank, driver: str, count: int) -> int:
         )
         case = jobs_cuda.small(rank.seed, rank.size)
         with Buffer(group, size_for([case])) as buffer:
-            assert buffer.runtime.gpu is not None
+            assert not buffer.runtime.drives
             assert buffer.group_size == rank.size and buffer.backend is group
             for _ in range(2):
                 received = jobs_cuda.dispatch(place, buffer, case, rank.rank, {})
@@ -48,7 +48,7 @@ def chosen_device(rank: Rank, driver: str) -> None:
 
         group, case = rank.group(), jobs_cuda.small(rank.seed, 1)
         with Buffer(group, device="cpu", num_slots=3) as buffer:
-            assert buffer.runtime.gpu is None and buffer.num_slots == 3
+            assert buffer.runtime.drives and buffer.num_slots == 3
             verify.combine(buffer, verify.dispatch(buffer, case, 0))
         text = expect(moewire.InvalidArgument, lambda: Buffer(group))
         assert "num_ep_buffer_bytes: 0 given" in text and "get_ep_buffer_size_hint" in text

@@ -37,7 +37,7 @@ def chosen_device(rank: Rank) -> None:
     for device, on_cuda in ((None, True), ("cuda", True), ("cuda:0", True), ("cpu", False)):
         buffer = deep_ep.Buffer(group, 0, size, True, device=device)
         assert buffer.runtime is not None
-        assert (buffer.runtime.gpu is not None) is on_cuda
+        assert buffer.runtime.drives is not on_cuda
         there = world if on_cuda else _on_cpu(world)
         result = clients.dispatch(rank, there, buffer)
         clients.check(rank, there, clients.combine(rank, there, buffer, result)[0])
@@ -69,7 +69,7 @@ def refused(rank: Rank) -> None:
     text = expect(moewire.InvalidArgument, lambda: deep_ep.Buffer(dist.group.WORLD, 0, 0, True))
     assert "num_rdma_bytes: 0 given" in text and "get_low_latency_rdma_size_hint" in text
     normal = deep_ep.Buffer(dist.group.WORLD, 0, 0)  # as on the CPU, its calls say that
-    assert normal.runtime is not None and normal.runtime.gpu is not None
+    assert normal.runtime is not None and not normal.runtime.drives
     text = expect(moewire.UnsupportedError, lambda: normal.dispatch(world.x[0]))
     assert "Buffer.dispatch is DeepEP's normal mode" in text
     clients.check(rank, world, clients.combine(rank, world, buffer, result)[0])
@@ -109,8 +109,8 @@ def streams(rank: Rank) -> None:
     """Where operations with events run, and that counts come before their event."""
     world = clients.small_world(rank)
     buffer = make_buffer(rank, world)
-    assert buffer.runtime is not None and buffer.runtime.gpu is not None
-    place: Any = buffer.runtime.gpu.place
+    assert buffer.runtime is not None and not buffer.runtime.drives
+    place: Any = buffer.runtime.place
     log: list[tuple[str, int]] = []
     record, on = place.record, place.on
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 import moewire
-from moewire import _deferred_log
+from moewire._cuda.engine import Cuda
+from moewire._native import deferred_log
 
 from .emulated import Emulated
 from .jobs_cuda import TIMEOUT_US, Make, dispatch, inputs, small
@@ -69,7 +70,7 @@ def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> Non
         del rows
         gc.collect()
         assert threading.get_ident() not in said.by, "logged in the middle of a collection"
-        _deferred_log.flush()
+        deferred_log.flush()
         until(lambda: bool(said))  # a thread of an earlier buffer's may be at it
     assert workspaces(place), "the release did not fail"
     assert len(said) == 1 and "not be released" in said[0] and "out of memory" in said[0], said
@@ -135,8 +136,8 @@ def closed_by_another(place: Emulated, make: Make, rank: int, seed: int) -> None
     x, topk = inputs(place, case, 0)
     given = (x, topk, None, case.num_max, case.num_experts, TIMEOUT_US, False)
     buffer = make(size_for([case]), device="cuda", prefix="rows")
-    gpu = buffer.runtime.gpu
-    closed_behind(buffer, gpu, "own")
+    assert isinstance(buffer.runtime, Cuda)
+    closed_behind(buffer, buffer.runtime.views, "own")
     rows = buffer.dispatch(*given)[0]
     gc.collect()
     assert workspaces(place), "nobody keeps the memory of these rows"
@@ -163,9 +164,7 @@ def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> No
     weights = place.put(torch.ones_like(topk.cpu(), dtype=torch.float32))
     received = buffer.dispatch_flat(x, topk, weights, case.num_max, case.num_experts)
     received.forget()
-    gpu = buffer.runtime.gpu
-    assert gpu is not None
-    gpu.close()  # as the beginning of a close
+    buffer.runtime._forget()  # as the beginning of a close
     assert received.num_recv_tokens == len(x)
     closed_behind(buffer, buffer.runtime, "combine_buffer")
     expect(moewire.ClosedError, lambda: buffer.get_next_combine_buffer(received.handle))
@@ -178,9 +177,9 @@ def forgotten_while_filled(place: Emulated, make: Make, rank: int, seed: int) ->
     x, topk = inputs(place, case, 0)
     weights = place.put(torch.ones_like(topk.cpu(), dtype=torch.float32))
     with make(size_for([case]), device="cuda") as buffer:
-        gpu, on, owned = buffer.runtime.gpu, place.on, list[bool]()
-        assert gpu is not None
-        view = gpu.view
+        assert isinstance(buffer.runtime, Cuda)
+        views, on, owned = buffer.runtime.views, place.on, list[bool]()
+        view = views.view
 
         def spy(address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: Any) -> Any:
             owned.append(owner is not None)
@@ -192,10 +191,10 @@ def forgotten_while_filled(place: Emulated, make: Make, rank: int, seed: int) ->
             return on(stream)
 
         received = buffer.dispatch_flat(x, topk, weights, case.num_max, case.num_experts)
-        gpu.view = spy  # type: ignore[method-assign]
+        views.view = spy  # type: ignore[method-assign]
         place.on = forget_and_go_on  # type: ignore[method-assign]
         assert received.num_recv_tokens == len(x)
-        del gpu.view
+        del views.view
         assert all(owned), "a view holds nothing"
         assert received._rows.tensors is None, "who dropped the tensors has them again"
     gc.collect()

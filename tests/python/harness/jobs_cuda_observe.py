@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from moewire import _live
+from moewire._observe import live
 
 from . import cases, jobs_cuda, jobs_observe
 from .cases import Case
@@ -101,7 +101,7 @@ def waited_for(rank: int) -> Callable[[], bool]:
     """Whether the memory of this process's rank 0 shows that it waits for a rank."""
 
     def shows() -> bool:
-        ranks = [one for group in _live.find().groups for one in group.ranks]
+        ranks = [one for group in live.find().groups for one in group.ranks]
         return any(one.pid == os.getpid() and one.area.waits_for == [rank] for one in ranks)
 
     return shows

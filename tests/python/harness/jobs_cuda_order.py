@@ -12,7 +12,7 @@ import torch
 
 import moewire
 from moewire import _abi as abi
-from moewire import _gpu, _gpu_flat
+from moewire._cuda import engine
 from moewire.errors import MoewireError
 
 from . import oracle, verify
@@ -62,8 +62,8 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
     todo = [small(seed, 2, number) for number in range(10)]
     hows = ({}, {"return_recv_hook": True}, {"async_finish": True})
     with make(size_for(todo), device="cuda", copy_outputs=True) as buffer:
-        gpu = buffer.runtime.gpu
-        assert gpu is not None
+        gpu = buffer.runtime
+        assert isinstance(gpu, engine.Cuda)
         release, statuses = gpu.release, list[int]()
 
         def spy(*args: Any) -> int:
@@ -99,8 +99,8 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
 
 def kept_aside(place: Place, buffer: moewire.Buffer, *tensors: torch.Tensor) -> None:
     """The memory of these is not reused before the buffer's own stream has come so far."""
-    gpu = buffer.runtime.gpu
-    assert gpu is not None
+    gpu = buffer.runtime
+    assert isinstance(gpu, engine.Cuda)
     side = place.handle(gpu.streams.side())
     found = {id(tensor) for tensor, number in place._kept if number == side}
     assert found >= {id(tensor) for tensor in tensors}, f"{len(found)} are kept"
@@ -120,12 +120,10 @@ def kept_after_failures(place: Place, make: Make, rank: int, seed: int) -> None:
     def fail(*args: Any) -> Any:
         raise MemoryError("no room behind the launch")
 
-    def failing(
-        module: Any, call: Callable[..., Any], *given: torch.Tensor, **options: Any
-    ) -> None:
+    def failing(call: Callable[..., Any], *given: torch.Tensor, **options: Any) -> None:
         place.synchronize()
         place.synchronize(side)
-        whole, module.Launched = module.Launched, fail
+        whole, engine.Launched = engine.Launched, fail
         try:
             call(async_finish=True, **options)
         except MemoryError:
@@ -134,26 +132,25 @@ def kept_after_failures(place: Place, make: Make, rank: int, seed: int) -> None:
         else:
             raise AssertionError("the call did not fail")
         finally:
-            module.Launched = whole
+            engine.Launched = whole
 
     with make(1 << 24, device="cuda") as buffer:
-        assert buffer.runtime.gpu is not None
-        side = buffer.runtime.gpu.streams.side()
+        side = buffer.runtime.side_stream()
         send = functools.partial(buffer.dispatch, x, topk, active, *sizes, False)
-        failing(_gpu, send, x, topk, active)
-        failing(_gpu, send, x, topk, active, weights, pre_reduce=True, topk_weights=weights)
+        failing(send, x, topk, active)
+        failing(send, x, topk, active, weights, pre_reduce=True, topk_weights=weights)
         send_flat = functools.partial(buffer.dispatch_flat, x, topk, weights, **flat)
         options = {"active_ranks": active, "extra": [extra]}
-        failing(_gpu_flat, send_flat, x, topk, weights, active, extra, **options)
+        failing(send_flat, x, topk, weights, active, extra, **options)
         sent = send()
         y = place.put(torch.zeros((2, 6, case.hidden), dtype=torch.bfloat16))
         out = place.put(torch.zeros((len(x), case.hidden), dtype=torch.bfloat16))
         back = functools.partial(buffer.combine, y, topk, weights, active, TIMEOUT_US, sent[2])
-        failing(_gpu, back, y, topk, weights, active, out, out=out)
+        failing(back, y, topk, weights, active, out, out=out)
         received = send_flat()
         y = place.put(torch.zeros((received.num_recv_tokens, case.hidden), dtype=torch.bfloat16))
         back = functools.partial(buffer.combine_flat, y, received.handle, timeout_us=TIMEOUT_US)
-        failing(_gpu_flat, back, y, active, out, active_ranks=active, out=out)
+        failing(back, y, active, out, active_ranks=active, out=out)
         place.synchronize()
 
 
@@ -334,8 +331,8 @@ def launched_alone(place: Place, make: Make, rank: int, seed: int) -> None:
     case = small(seed, 1)
     with make(size_for([case]), device="cuda") as buffer:
         runtime = buffer.runtime
-        assert runtime.gpu is not None
-        lock, free, whole = runtime.gpu.streams.lock, list[bool](), runtime.lib
+        assert isinstance(runtime, engine.Cuda)
+        lock, free, whole = runtime.streams.lock, list[bool](), runtime.lib
 
         def probe() -> None:
             free.append(lock.acquire(blocking=False))

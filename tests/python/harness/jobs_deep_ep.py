@@ -171,7 +171,7 @@ def grid(rank: Rank, hidden: int, experts: int, noisy: bool) -> int:
     """All formats, with and without hook, one or two dispatches for a combine."""
     world = make_world(rank, hidden, experts, noisy)
     buffer = make_buffer(rank, world)
-    in_order = buffer.runtime is not None and buffer.runtime.gpu is None
+    in_order = buffer.runtime is not None and buffer.runtime.drives
     local = experts // rank.size
     everything = torch.stack(world.topk)
     first = rank.rank * local

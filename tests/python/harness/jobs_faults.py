@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 import moewire
-from moewire._runtime import Runtime
+from moewire._native.runtime import Runtime
 
 from . import verify
 from .freezing import freeze, while_frozen

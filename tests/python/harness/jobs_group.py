@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import moewire
-from moewire import _bootstrap
+from moewire._rendezvous import bootstrap
 
 from . import verify
 from .jobs_input import case_for, expect
@@ -50,20 +50,20 @@ def without_store(rank: Rank) -> list[str]:
     """A group that has no store meets by one all_gather; gives what was gathered on."""
     group = rank.group()
     devices: list[str] = []
-    original, gather = _bootstrap.group_store, dist.all_gather
+    original, gather = bootstrap.group_store, dist.all_gather
 
     def recorded(records: list[torch.Tensor], record: torch.Tensor, **options: Any) -> None:
         devices.append(f"{record.device} {record.dtype} {record.numel()}")
         gather(records, record, **options)
 
-    _bootstrap.group_store = lambda _: None
+    bootstrap.group_store = lambda _: None
     dist.all_gather = recorded
     try:
         with moewire.Buffer(group) as buffer:
             _pair(buffer, rank)
             dist.barrier(group)
     finally:
-        _bootstrap.group_store, dist.all_gather = original, gather
+        bootstrap.group_store, dist.all_gather = original, gather
     return devices
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import moewire
-from moewire._held import HeldRule
+from moewire._ep.held import HeldRule
 
 from . import flat, verify
 from .cases import Case

@@ -427,7 +427,7 @@ def _sealed(data: bytes) -> bytes:
 
 def damaged_metadata(rank: Rank, how: str) -> str:
     """Rank 1 sends altered or truncated metadata to all ranks, itself included."""
-    from moewire._runtime import Runtime
+    from moewire._native.runtime import Runtime
 
     good = Runtime.metadata
 

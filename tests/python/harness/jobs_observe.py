@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 import moewire
-from moewire import _events, trace
+from moewire import trace
+from moewire._native import event_log
 
 from . import cases, verify
 from .cases import Case
@@ -226,7 +227,7 @@ def slow_reader(rank: Rank) -> list[str]:
         buffer.combine(recv_x, idx, weights, None, -1, handle)
         if rank.rank == 0:
             buffer.runtime.events.look()  # what a busy machine has caused until here
-            buffer.runtime.events._limiter = _events.Limiter()
+            buffer.runtime.events._limiter = event_log.Limiter()
             logging.getLogger("moewire").addHandler(handler)
             try:
                 buffer.get_next_combine_buffer(handle)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from moewire import _runtime, _torch_cuda
+from moewire._cuda import torch_cuda
+from moewire._native import runtime
 
 from .emulated import Emulated
 from .jobs_cuda import Place, use, use_device
@@ -66,28 +67,28 @@ def current_device(
         with _real(by_default) as real:
             yield real
         return
-    before = _torch_cuda.place, _torch_cuda.current, _runtime.library
+    before = torch_cuda.place, torch_cuda.current, runtime.library
     place = use(driver, folder)
-    _torch_cuda.current = lambda: 0
+    torch_cuda.current = lambda: 0
     if waiting:
-        library = Waiting(_runtime.library(), place)
-        _runtime.library = lambda: library  # type: ignore[assignment, return-value]
+        library = Waiting(runtime.library(), place)
+        runtime.library = lambda: library  # type: ignore[assignment, return-value]
     try:
         with pretending(by_default=by_default):
             yield place
     finally:
-        _torch_cuda.place, _torch_cuda.current, _runtime.library = before
+        torch_cuda.place, torch_cuda.current, runtime.library = before
 
 
 @contextmanager
 def _real(by_default: bool) -> Iterator[Place]:
     """torch's operations know its streams, so that nothing is waited for."""
-    before = _torch_cuda.place
+    before = torch_cuda.place
     try:
         with torch.device("cuda", 0) if by_default else nullcontext():
             yield use_device()
     finally:
-        _torch_cuda.place = before
+        torch_cuda.place = before
 
 
 def folder_of(path: str, rank: int) -> str:

@@ -17,7 +17,11 @@ import torch
 import torch.distributed as dist
 
 import moewire
-from moewire import _combine, _dispatch, _flat, _flat_combine, _operation, _packed, autograd
+from moewire import autograd
+from moewire._cpu import engine, operation
+from moewire._ep import combine, dispatch
+from moewire._ep import flat as _flat
+from moewire._ep import packed as _packed
 from moewire.compat._mooncake import Buffer as MooncakeBuffer
 from moewire.deep_ep import Buffer as DeepEPBuffer
 
@@ -144,14 +148,15 @@ def check(name: str, layer: Layer) -> str:
 def nothing_of_ours() -> None:
     """No frame of the package was compiled, not even one that a marked function calls."""
     entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-    modules = _packed, _dispatch, _combine, _flat, _flat_combine, _operation
+    modules = _packed, dispatch, combine, _flat, engine, operation
     codes = [
         member.__code__
         for module in modules
         for member in vars(module).values()
         if hasattr(member, "__code__") and member.__module__ == module.__name__
     ]
-    codes += [_dispatch.Request.__new__.__code__, _packed.PackedCalls.dispatch.__code__]
+    codes += [dispatch.Request.__new__.__code__, _packed.PackedCalls.dispatch.__code__]
+    codes += [engine.Cpu.dispatch.__code__, engine.Cpu.combine.__code__]
     assert len(codes) > 20
     assert not [code for code in codes if entries(code)]
 

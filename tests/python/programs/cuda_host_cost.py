@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.cuda_device import CudaDevice
 from harness.emulated import Emulated, Stream
 from harness.jobs_cuda import use, use_device
-from moewire import Buffer, _torch_cuda
+from moewire import Buffer
+from moewire._cuda import torch_cuda
 
 TOKENS, HIDDEN, TOPK, EXPERTS = 128, 7168, 8, 32
 NO_CUDA = 3
@@ -73,7 +74,7 @@ def device(driver: str) -> Iterator[CudaDevice | Free]:
     with tempfile.TemporaryDirectory() as folder:
         use(driver, folder)
         place = Free(Path(driver), strict=False)  # what calls cost, not where tensors are
-        _torch_cuda.place = lambda ordinal: place
+        torch_cuda.place = lambda ordinal: place
         yield place
 
 

@@ -20,9 +20,9 @@ moewire.integrations.sglang.activate()  # no SGLang, and not asked for
 moewire.integrations.vllm.activate()
 assert "torch" not in sys.modules
 
-from moewire import _lib  # noqa: E402
+from moewire._native import lib  # noqa: E402
 
-assert not _lib.is_loaded()
+assert not lib.is_loaded()
 assert len(os.listdir("/proc/self/task")) == 1
 with open("/proc/self/maps") as maps:
     assert "libmoewire" not in maps.read()

@@ -1,4 +1,4 @@
-// Run by TestFlushDenormals: a caller whose thread flushes subnormals gets the
+// Run by TestFlushDenormals: a caller that has its thread flush subnormals gets the
 // same results, and its own setting back.
 
 #include "../kernels.h"

@@ -2,7 +2,6 @@ package cudatest
 
 import (
 	"crypto/sha256"
-	_ "embed" // flags
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,13 +17,7 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// common is what the emulator is compiled with, whoever does so: the harness of
-// the tests in Python (tests/python/harness/emulator.py) reads the same file.
-//
-//go:embed flags
-var common string
-
-// Build says which emulator: with which kernels, and for whom.
+// Build says which emulator: with which kernels, and what they tell of.
 type Build struct {
 	// Kernels is the unit that has the kernels, and Sources are patterns of the
 	// files that it is made of; the library's if it is empty.
@@ -38,18 +31,22 @@ type Build struct {
 
 // Benchmarks is the emulator with the kernels of gpubench beside the library's.
 func Benchmarks() Build {
-	in := filepath.Join(folder(), "gpubench")
+	in := filepath.Join(root(), "core", "device", "cuda", "gpubench")
 	return Build{
 		Kernels: filepath.Join(in, "testdata", "all.cc"),
 		Sources: []string{filepath.Join(in, "*", "*.cu")},
 	}
 }
 
-// folder is core/device/cuda.
-func folder() string {
+// root is that of the tree.
+func root() string {
 	_, here, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(here))
+	return filepath.Join(filepath.Dir(here), "..", "..", "..", "..")
 }
+
+// emulator is the folder of the driver's sources, kernels that of the product's.
+func emulator() string { return filepath.Join(root(), "tests", "cudaemu") }
+func kernels() string  { return filepath.Join(root(), "core", "device", "cuda", "kernels") }
 
 // Library returns the path of the emulated libcuda.so, compiled unless these
 // very sources were before. It skips where a compiler or cuda.h is missing.
@@ -61,18 +58,25 @@ func (b Build) Library(t testing.TB) string {
 	if err != nil {
 		testenv.Lacking(t, "c++", "no C++ compiler for the emulator")
 	}
-	path, err := b.compile(cxx, filepath.Dir(header))
+	path, err := b.compile(append(flags(t, cxx), "-isystem", filepath.Dir(header)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-func (b Build) compile(cxx, include string) (string, error) {
-	flags := append([]string{cxx}, strings.Fields(common)...)
-	flags = append(flags,
-		"-I"+filepath.Join(folder(), "kernels"), "-I"+filepath.Join(folder(), "emulator"), "-isystem", include,
-	)
+// flags are what the emulator is compiled with. The harness of the tests in Python
+// (tests/python/harness/emulator.py) reads the same file.
+func flags(t testing.TB, cxx string) []string {
+	t.Helper()
+	common, err := os.ReadFile(filepath.Join(emulator(), "flags"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(append([]string{cxx}, strings.Fields(string(common))...), "-I"+kernels(), "-I"+emulator())
+}
+
+func (b Build) compile(flags []string) (string, error) {
 	name, err := b.name(flags)
 	if err != nil {
 		return "", err
@@ -106,7 +110,7 @@ func (b Build) compile(cxx, include string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return path, os.Rename(built, path) // whole, for whoever else looks for it
+	return path, os.Rename(built, path) // whole, because other processes look for it
 }
 
 // lock waits until no other program builds the same: packages are tested side by side,
@@ -127,13 +131,13 @@ func (b Build) unit() string {
 	if b.Kernels != "" {
 		return b.Kernels
 	}
-	return filepath.Join(folder(), "emulator", "kernels.cc")
+	return filepath.Join(emulator(), "kernels.cc")
 }
 
 // link compiles the kernels by themselves: of their accesses alone the compiler
 // tells the emulator.
 func (b Build) link(flags []string, tmp string) (string, error) {
-	units, err := filepath.Glob(filepath.Join(folder(), "emulator", "*.cc"))
+	units, err := filepath.Glob(filepath.Join(emulator(), "*.cc"))
 	if err != nil {
 		return "", err
 	}
@@ -159,7 +163,7 @@ func (b Build) link(flags []string, tmp string) (string, error) {
 func (b Build) name(flags []string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprint(sum, flags, b.Watched, b.Defines)
-	patterns := []string{filepath.Join(folder(), "emulator/*"), filepath.Join(folder(), "kernels/*.cu*"), b.unit()}
+	patterns := []string{filepath.Join(emulator(), "*"), filepath.Join(kernels(), "*.cu*"), b.unit()}
 	for _, pattern := range append(patterns, b.Sources...) {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {

@@ -1,5 +1,5 @@
 // Package cudatest has, for tests, a CUDA driver whose device is the CPU: it
-// compiles emulator/ and the kernels with the C++ compiler. MOEWIRE_CUDA_TEST
+// compiles tests/cudaemu and the kernels with the C++ compiler. MOEWIRE_CUDA_TEST
 // names a driver, such as libcuda.so.1, that tests run on instead.
 package cudatest
 

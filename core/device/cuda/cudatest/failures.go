@@ -23,8 +23,8 @@ func (d *Driver) BreakAfter(call string, n int, code libcuda.Result) {
 	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code), 0)
 }
 
-// BreakBehind is BreakAfter where the call itself is well, as a launch is whose kernel
-// comes to grief: what it has launched does not run, and calls behind it tell.
+// BreakBehind is BreakAfter where the call itself succeeds, as a launch does before its
+// kernel fails: what it has launched does not run, and later calls return the error.
 func (d *Driver) BreakBehind(call string, n int, code libcuda.Result) {
 	name := append([]byte(call), 0)
 	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code), 1)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -29,9 +28,7 @@ func CheckHeader(t testing.TB, header string, want map[string]int64) {
 	if err := os.WriteFile(file, []byte(source.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, here, _, _ := runtime.Caller(0)
-	cmd := exec.Command(cxx, "-std=c++17", "-fsyntax-only", "-Ikernels", "-Iemulator", file)
-	cmd.Dir = filepath.Dir(filepath.Dir(here))
+	cmd := exec.Command(cxx, "-std=c++17", "-fsyntax-only", "-I"+kernels(), "-I"+emulator(), file)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, text)
 	}

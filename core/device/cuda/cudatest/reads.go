@@ -13,7 +13,7 @@ func (d *Driver) CountReads(t testing.TB) {
 }
 
 // SpoilReads has kernels overwrite what they read to read it once (mw_read_quad), as long as the
-// test lasts: who reads it again finds something else there.
+// test lasts: a second read finds something else there.
 func (d *Driver) SpoilReads(t testing.TB) {
 	d.emulated(d.spoils).Call(1)
 	t.Cleanup(func() { d.spoils.Call(0) })

@@ -32,8 +32,8 @@ var sticky = []libcuda.Result{
 	libcuda.ErrLaunchTimeout, libcuda.ErrHardwareStack,
 }
 
-// unfreed is what the emulator has left after a call has failed that frees: whether
-// such a call has done its work nobody knows, so it is not made again.
+// unfreed is what the emulator has left after a call that frees has failed. The caller
+// cannot know whether such a call has done its work, so it does not make it again.
 var unfreed = map[string]string{
 	"cuMemFree_v2":                 "allocations left: 1\n",
 	"cuMemFreeHost":                "pinned allocations left: 1\n",
@@ -190,7 +190,7 @@ func (s Sweep) one(t testing.TB, d *Driver, f failing) bool {
 }
 
 // checkError wants the call, the code, and the driver's words for it. Another call may
-// tell of what broke the device where nobody heard.
+// return the code that broke the device, if the error of the first one was not looked at.
 func checkError(t testing.TB, f failing, unheard bool, err error) {
 	t.Helper()
 	for _, of := range allOf(err) {

@@ -5,9 +5,9 @@
 //
 // A number is a generation, in the upper 16 bits, and a count. Each descriptor
 // has one, in order and without gaps: a thread draws the next number only when
-// there is room for it, then writes, and releases `seq` last. So whoever finds
-// the number that it waits for finds the whole descriptor, and nobody who gives
-// up leaves one out. What an earlier generation has left never has that number.
+// there is room for it, then writes, and releases `seq` last. So if the host finds
+// the number that it waits for, it finds the whole descriptor, and a thread that
+// gives up leaves none out. What an earlier generation has left never has that number.
 //
 //	device: draw ─ write ─ release seq        room: number < taken + length
 //	host:          acquire seq ─ copy ─ release taken

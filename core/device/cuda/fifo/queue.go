@@ -25,7 +25,7 @@ const (
 const MaxLength = 1 << 16
 
 // Descriptor is one request of the device. What it means is between the kernel
-// and whoever takes it.
+// and the program that takes it.
 type Descriptor struct {
 	What, Bytes, Number uint64
 }
@@ -33,8 +33,8 @@ type Descriptor struct {
 // Words is how many words a queue of so many descriptors takes.
 func Words(length int) int { return headWords + length*entryWords }
 
-// Queue is the host's end. Take is for one goroutine at a time; Restart for
-// nobody else at all.
+// Queue is the host's end. Take is for one goroutine at a time; while Restart runs,
+// nothing else may use the queue.
 type Queue struct {
 	words  []uint64
 	length uint64
@@ -76,7 +76,7 @@ func (q *Queue) Take(out []Descriptor) (n int) {
 	return n
 }
 
-// End tells the device that nobody takes any more: threads that wait for room
+// End tells the device that the host takes no more: threads that wait for room
 // stop, with the reason. It is not 0; the first one stays. Safe for concurrent
 // use.
 func (q *Queue) End(reason uint64) { atomic.CompareAndSwapUint64(&q.words[wordEnded], 0, reason) }

@@ -144,7 +144,7 @@ func TestThreads(t *testing.T) {
 	all.Wait()
 }
 
-// TestEnd: whoever waits for room learns why there is none, and the first reason
+// TestEnd: a thread that waits for room learns why there is none, and the first reason
 // stays; what was pushed before is still there.
 func TestEnd(t *testing.T) {
 	q, d := newQueue(t, 2)
@@ -197,8 +197,8 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestNextOfAnotherGeneration: a device whose number was not set is told that
-// it is over, and does not wait.
+// TestNextOfAnotherGeneration: a device that has a number of an earlier generation is
+// told that the queue has ended, and does not wait.
 func TestNextOfAnotherGeneration(t *testing.T) {
 	q, d := newQueue(t, 4)
 	for range 3 {

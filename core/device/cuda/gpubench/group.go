@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -126,7 +127,7 @@ func (g *group) fill() (err error) {
 		if err := m.Join(1); err != nil {
 			return err
 		}
-		m.SetMembers(1<<48 | (1<<o.ranks - 1))
+		m.SetMembers(uint64(membership.Full(1, o.ranks)))
 	}
 	return nil
 }

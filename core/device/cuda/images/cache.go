@@ -21,7 +21,7 @@ import (
 // and versions of the kernels.
 const maxCacheBytes = 32 << 20
 
-// staleAfter is how long a file that was not finished is somebody's work.
+// staleAfter is how long an unfinished file may still be another process's work.
 const staleAfter = time.Hour
 
 // cache keeps compiled code in a folder, one archive per file. Programs may use
@@ -104,7 +104,7 @@ func (c *cache) look(digest string, want Image) (Image, error) {
 }
 
 // readBounded reads a regular file that only its owner can have written. It
-// waits for nobody: what is a pipe under that name is refused.
+// does not wait: a pipe under that name is refused.
 func readBounded(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {

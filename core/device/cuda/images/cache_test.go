@@ -149,7 +149,7 @@ func TestEntryThatIsNoOwnFile(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: what was used longest ago goes first, and what somebody
+// TestCacheIsBounded: what was used longest ago goes first, and what another process
 // left unfinished; other files stay.
 func TestCacheIsBounded(t *testing.T) {
 	dir := t.TempDir()

@@ -57,7 +57,7 @@ MW_INLINE void mw_place_columns(const mw_place_args &a, int t, const mw_places *
 }
 
 // Takes the ids out of rows that were reserved and that no counted source has
-// filled: whoever runs experts by the ids runs none there. Sources lie in order of
+// filled, so that no expert runs for them. Sources lie in order of
 // rank, at places [R].
 MW_INLINE void mw_clear_holes(const mw_common &c, u8 *slab, const i64 *places, i64 num_rows) {
   i64 *ids = (i64 *)(slab + c.slab.topk_idx);

@@ -39,7 +39,7 @@ MW_KERNEL void moewire_outputs_publish(const mw_publish_args a) {
   __syncthreads();
   int r = threadIdx.x;
   if (r < c.num_ranks) {
-    mw_settle(c, r); // who is served from now on hears of what is noted below
+    mw_settle(c, r); // a rank that is served from now on also gets what is noted below
     mw_release_combined(c, c.slot, r);
     if (mw_has(s->writers, r))
       mw_store_release_sys(&mw_inbox_at(c, r)->y_ready[c.slot], mw_word(s->op - 1, s->combines));

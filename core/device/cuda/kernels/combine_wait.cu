@@ -32,8 +32,8 @@ MW_INLINE int mw_outputs(const mw_common &c, const mw_slot *s, int owner) {
   return word & MW_FINAL ? MW_Y_RELEASED : MW_Y_WAIT;
 }
 
-// All threads: the owners whose outputs are waited for. None that the caller leaves out,
-// or whose rows it does: those may combine as late, or as seldom, as they like.
+// All threads: the owners of outputs that the combine waits for. An owner is not among them
+// if the caller leaves it, or all its rows, out: it may combine as late, or as seldom, as it likes.
 MW_INLINE u64 mw_asked(const mw_wait_args &a) {
   const mw_common &c = a.c;
   MW_SHARED(u64, owners);

@@ -57,7 +57,7 @@ struct mw_inflight {
   u64 start, place, sent, resume, seen;
   u64 wait, alone; // ns: all waits, and the part of the latest for which one rank alone was missing
   u64 missing;     // ranks that were waited for
-  u64 last;        // the one that came last in the latest wait, plus one; 0: nobody was waited for
+  u64 last;        // the one that came last in the latest wait, plus one; 0: there was no wait
   u64 copied;      // bytes, by a combine
   u32 num_received, num_pulled; // rows of the dispatch; rows read by a combine
   u32 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS];
@@ -67,23 +67,23 @@ struct mw_inflight {
 struct mw_slot {
   u64 op;         // the operation that holds it, plus one; 0: none ever did
   u64 writers;    // ranks that may write into the own slab
-  u64 owners;     // ranks whose slab is written to
+  u64 owners;     // this rank writes to their slabs
   u64 unopened;       // of the owners: those that have not opened yet
   u64 sent;       // of the owners: those that have rows of this rank
-  u64 counted;    // ranks whose rows count
+  u64 counted;    // the rows of these ranks count
   u64 combines;   // published so far
   u64 released;   // 1: nothing of the operation is used any more
   u32 finished[8]; // blocks that have ended, by step
   u8 slab_of[MW_MAX_RANKS]; // which slab of an owner is written to
   u32 call[4]; // M, H, E and flags of its call
-  u64 reduced;    // of the combines: those whose sums are made
+  u64 reduced;    // combines that have made their sums
   u64 ticket;     // of the call that began the operation
-  u64 placed;     // ranks whose rows may lie in the own slab
+  u64 placed;     // ranks that may have rows in the own slab
   u64 ordered;    // 1: they have the places that the order gives them
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
   u64 tokens;     // what is said of its tokens: mw_tokens
-  u64 lacks;      // owners whose counters left no room for this rank's rows
+  u64 lacks;      // owners that had no room for this rank's rows, by their counters
   mw_slab slab;   // where things lie in it: a launch of another call may need it
   mw_inflight inflight;
 };
@@ -107,13 +107,13 @@ struct mw_state {
   u64 next_op;
   u64 failed; // not 0: the error that ended the buffer
   u64 waits_ended; // waits that have ended, one per rank and wait
-  u64 waited; // ranks whose wait times are set
+  u64 waited; // ranks that have wait times
   u64 num_records;
   u64 remote; // ranks that are reached by messages: remote.cuh; written by the host
   u64 remote_done; // blocks that have done their part, one per rank and launch of those for remote ranks
   u64 shown;  // what stands in mw_counters.current
   u64 epoch;  // that this rank has joined; written by the host
-  u64 in;     // its members, when somebody has last looked: mw_look; whoever the host has joined begins with all
+  u64 in;     // its members at the latest look (mw_look); all of them when the host has just joined the epoch
   u64 wild;   // ranks of which a wild word was found: mw_violates
   mw_slot slot[MW_MAX_SLOTS];
   mw_wait_times wait_times[MW_MAX_RANKS];
@@ -230,7 +230,7 @@ struct mw_common {
   i32 slot, num_slots;
   u32 flags;
   i32 num_blocks; // of this launch
-  i32 block_experts; // experts whose rows lie together: 1; with flat rows, all of a rank
+  i32 block_experts; // experts that have their rows together: 1; with flat rows, all of a rank
   u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
@@ -241,7 +241,7 @@ struct mw_plan_args {
   mw_common c;
   u32 *count; // [E], zeros: rows for each expert
   u32 *base;  // [E]: the first of this rank's
-  i32 *index; // [T, K]: within this rank's rows; negative: see mw_index
+  i32 *index; // [T, K]: within this rank's rows; negative: see mw_index_of
 };
 
 struct mw_place_args {
@@ -261,7 +261,7 @@ struct mw_receive_args {
   i32 *recv_count; // [L]
   i64 *layout;     // [L, R]
   i64 *stats;      // [R] or null: rows of each source are added
-  i32 *peers_have_more; // [1] or null: whether a rank whose rows count has more
+  i32 *peers_have_more; // [1] or null: whether a rank that counts has more
   u32 *rows;       // [L]: recv_count, kept from the caller
   u64 *experts;    // [L]: rows of all dispatches
 };
@@ -275,7 +275,7 @@ struct mw_publish_args {
 // Of the waits: of dispatch for readers of earlier outputs, of combine.
 struct mw_wait_args {
   mw_common c;
-  u64 *use;         // ranks whose outputs count
+  u64 *use;         // the outputs of these ranks count
   const i64 *where; // of the slot: mw_place_args
 };
 

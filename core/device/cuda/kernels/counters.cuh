@@ -1,5 +1,5 @@
 // What is counted of operations: few threads write it, to memory of the device
-// and from there to memory that the host reads. Nothing here waits for anybody.
+// and from there to memory that the host reads. Nothing here waits.
 // Without counters (c.counters is null) nothing is counted.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 MW_INLINE mw_inflight *mw_inflight_of(const mw_common &c) { return &c.state->slot[c.slot].inflight; }
 
-// One thread: what the operation does now, for who is told that it waits.
+// One thread: shows the host what the operation does now, for example that it waits.
 MW_INLINE void mw_record_show(const mw_common &c, u64 op, u64 kind, u64 since) {
   if (!c.counters) return;
   c.state->shown = op << 8 | kind;
@@ -54,8 +54,8 @@ MW_INLINE void mw_record_wait(const mw_common &c, u64 began) {
 }
 
 // One thread, after waits that began together: books them with the slot's operation,
-// or with none (MW_RECORD_READERS). Who was missing at the end of those for messages
-// was so from their beginning.
+// or with none (MW_RECORD_READERS). A rank that was missing at the end of a wait for
+// messages counts as missing from its beginning.
 MW_INLINE void mw_record_waits(const mw_common &c, u64 kind) {
   u64 waited = c.counters ? mw_load_relaxed_sys(&c.state->waited) : 0, first = ~0ull, latest = 0, before = 0, last = 0;
   if (!waited) return;

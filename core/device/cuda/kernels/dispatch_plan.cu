@@ -28,16 +28,16 @@ MW_INLINE bool mw_serves(const mw_common &c, i64 expert) {
   return mw_has(mw_known(c), owner) && !(c.active && c.active[owner] == 0);
 }
 
-// Fills the own slab while nobody reads or writes there: others have said that they
-// are done, or are out, and none knows yet that it is open. After a wait that had
-// no such end, of a buffer that has failed or is no member, some may still read.
+// Fills the own slab while no other rank reads or writes there: the others have said that
+// they are done, or are out, and none knows yet that it is open. If the wait ended
+// otherwise, because the buffer has failed or is no member, some may still read.
 MW_INLINE void mw_fill_own(const mw_common &c, const mw_beginning *b) {
   if (mw_failed(c) || !mw_has(b->members, c.rank)) return;
   mw_fill_slab(c, mw_slab_at(c, c.rank, c.slot));
 }
 
-// The one look of an operation at who is a member is that of a thread of its own: it
-// is under way while others release and wait, and these see meanwhile who is lost.
+// An operation looks at the members once, by a thread of its own: the look is under way
+// while other threads release and wait, and these see lost ranks meanwhile.
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
   bool looks = r == (int)blockDim.x - 1;
@@ -52,7 +52,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   __syncthreads();
   if (threadIdx.x == 0) {
     mw_mark_released(c, c.slot);
-    s->released = 1; // who still lacks words gets all there are
+    s->released = 1; // a rank that still lacks words gets all there are
     b->op = c.state->next_op;
   }
   __syncthreads();
@@ -63,9 +63,9 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
   if (threadIdx.x == 0) {
-    mw_record_waits(c, MW_RECORD_DISPATCH); // who is late with this is not with `open`
+    mw_record_waits(c, MW_RECORD_DISPATCH); // a rank that is late with this is not late with `open`
     mw_and_gpu(&c.state->in, b->members);
-    u64 in = b->members & mw_known(c); // also without those who were lost while they were waited for
+    u64 in = b->members & mw_known(c); // also without ranks that were lost during the wait
     if (!mw_has(in, c.rank)) mw_fail(c, MW_ERROR_FENCED);
     b->serve = b->opened = b->lacks = 0;
     s->writers = 0;
@@ -98,8 +98,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
 }
 
 // Waits for the owners' slabs. Those of remote ranks are shadows. An owner opens to
-// members alone, and uses its slab again when they are done or quiesced: so who has
-// found it open writes there, also if it is taken out meanwhile.
+// members alone, and uses its slab again when they are done or quiesced: so a rank that
+// has found it open writes there, also if it is taken out meanwhile.
 MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
     if (!mw_has(b->serve, r) || mw_is_remote(c, r)) return;

@@ -10,7 +10,7 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
   u64 want = mw_word(s->op - 1, 0);
   const u64 *arrive = mw_line_at(slab, c.slab.arrive, rank), *counted = mw_line_at(slab, c.slab.counted, rank);
   bool ordered = c.flags & MW_FLAG_ORDERED;
-  // Who has only counted takes part in another form: it gets no answer here.
+  // A rank that has only counted takes part in another form: it gets no answer here.
   int end = mw_await(c, rank, [&] {
     return mw_load_acquire_sys(arrive) == want || (!ordered && mw_load_acquire_sys(counted) == want);
   });
@@ -18,7 +18,7 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
   return mw_agrees(c, slab, rank);
 }
 
-// One thread: whether a rank whose rows count will dispatch again.
+// One thread: whether a rank that counts will dispatch again.
 MW_INLINE bool mw_peers_have_more(const mw_common &c, u64 counted) {
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   for (int q = 0; q < c.num_ranks; q++)

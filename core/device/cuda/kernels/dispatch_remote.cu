@@ -220,7 +220,7 @@ MW_KERNEL void moewire_rows_remote_take(const mw_remote_take_args a) {
   __syncthreads();
   if (!skip) {
     const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
-    mw_remote_finish(c, a.remote, rank, &t, [&] { // who has only counted: see mw_arrived
+    mw_remote_finish(c, a.remote, rank, &t, [&] { // a rank that has only counted: see mw_arrived
       return !counts || mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_remote_counted(c, c.slot, rank));
     });
     if (c.flags & MW_FLAG_REST && t.state != MW_REMOTE_OUT && !s->released && mw_remote_awaits_outputs(c, s, rank))

@@ -1,12 +1,12 @@
 // Dispatch in deterministic order, between ranks of which some are reached by
 // messages: behind moewire_rows_plan, which ends then when local ranks have the
-// counts. One block for each rank. Remote ranks get theirs by messages; whose are here
-// get places; rows follow behind them.
+// counts. One block for each rank. Remote ranks get theirs by messages; a rank that has
+// sent its counts gets places; rows follow behind them.
 //
 // Local ranks are waited for here as well, because other blocks take messages
 // meanwhile. Rows that come before the order is made stay where they are. Nothing
-// behind them is waited for by then, so nobody waits in a circle: what the order
-// waits for is in front of the rows of whoever sends it.
+// behind them is waited for by then, so there is no circle of waits: what the order
+// waits for stands in front of its sender's rows.
 #include "remote_rest.cuh"
 #include "places.cuh"
 
@@ -63,8 +63,9 @@ MW_INLINE void mw_remote_recall(const mw_common &c, mw_beginning *b, int rank) {
 }
 
 // As source: waits for a local owner's answer, but first until the own rank has all
-// counts: who is late with those would be this owner's wait as well. They come from
-// the last block to have some, whose waits have an end. One thread.
+// counts: else the wait for a rank that is late with its counts would be booked on this
+// owner as well. The last block to have counts gives the answer, and its waits have an
+// end. One thread.
 MW_INLINE void mw_remote_await_place(const mw_common &c, mw_beginning *b, int rank) {
   const u64 *own = &mw_inbox_from(c, c.rank)->row_order[c.slot];
   while (mw_load_acquire_sys(own) >> MW_OP_SHIFT != b->op + 1 && !mw_failed(c)) {
@@ -75,7 +76,7 @@ MW_INLINE void mw_remote_await_place(const mw_common &c, mw_beginning *b, int ra
 }
 
 // What the last block to have counts does. The waits for them end here, and are
-// booked before anybody can wait for places.
+// booked before any rank can wait for places.
 MW_INLINE void mw_remote_order(const mw_common &c, mw_beginning *b) {
   if (threadIdx.x == 0) mw_record_waits(c, MW_RECORD_DISPATCH);
   mw_give_offsets(c, b);
@@ -94,7 +95,7 @@ MW_KERNEL void moewire_rows_remote_order(const mw_remote_order_args a) {
     mw_remote_begin(c, &t);
     mw_remote_recall(c, &b, rank);
     uncounted = c;
-    uncounted.counters = 0; // for who serves on while waits are booked: its own would be lost, or another one's
+    uncounted.counters = 0; // for a block that serves on while waits are booked: its own would be lost, or another block's
     skip = mw_failed(c);
   }
   __syncthreads();

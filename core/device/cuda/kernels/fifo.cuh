@@ -2,7 +2,7 @@
 // pinned host memory. core/device/cuda/fifo has the host's side, and its mirror
 // of these structs; a test compares them.
 //
-// A number is a generation, in the upper 16 bits, and a count. Who pushes takes
+// A number is a generation, in the upper 16 bits, and a count. A thread that pushes takes
 // the next number only when there is room for it, and waits for nothing between
 // that and the release of `seq`: no number is ever taken and left out.
 #pragma once
@@ -22,7 +22,7 @@ struct alignas(32) mw_descriptor {
 // Where the queue begins: the host's words. Descriptors follow.
 struct mw_fifo_words {
   u64 taken; // the number that the host takes next: those before are free again
-  u64 ended;  // not 0: nobody takes any more, and why
+  u64 ended;  // not 0: the host takes no more, and why
   u64 pad[6];
 };
 
@@ -34,7 +34,7 @@ struct mw_fifo {
 
 enum { MW_FIFO_PUSHED, MW_FIFO_FULL, MW_FIFO_ENDED };
 
-// Pushes if there is room. Also FULL: somebody else was faster.
+// Pushes if there is room. Also FULL: another thread was faster.
 MW_INLINE int mw_fifo_try(const mw_fifo &f, u64 what, u64 bytes, u64 number) {
   u64 ended = mw_load_relaxed_sys(&f.words->ended); // on its way together with the next one
   u64 ticket = mw_peek_gpu(f.next);
@@ -50,7 +50,7 @@ MW_INLINE int mw_fifo_try(const mw_fifo &f, u64 what, u64 bytes, u64 number) {
   return MW_FIFO_PUSHED;
 }
 
-// Whether nobody takes any more; then the buffer has failed, and it says why.
+// Whether the host takes no more; then the buffer has failed, and it says why.
 MW_INLINE bool mw_fifo_ended(const mw_common &c, const mw_fifo &f) {
   u64 ended = mw_load_relaxed_sys(&f.words->ended);
   if (ended) mw_fail(c, MW_ERROR_PROXY, ended);

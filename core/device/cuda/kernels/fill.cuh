@@ -1,5 +1,5 @@
-// Overwrites what operations have left in a slab, for whoever looks for misuse:
-// rows that nobody wrote are NaN in every dtype then, and -1 as an id.
+// Overwrites what operations have left in a slab, so that misuse shows: rows that no
+// rank wrote are NaN in every dtype then, and -1 as an id.
 #pragma once
 
 #include "control_words.cuh"

@@ -15,7 +15,7 @@
 #define MW_KERNEL extern "C" __global__
 #define MW_INLINE __device__ __forceinline__
 #define MW_UNROLL _Pragma("unroll")
-#define MW_ROLLED _Pragma("unroll 1") // whose body is large
+#define MW_ROLLED _Pragma("unroll 1") // for loops with a large body
 // A value that the threads of a block share.
 #define MW_SHARED(type, name) __shared__ type name
 

@@ -1,4 +1,4 @@
-// Where the rows of a combine lie, and whose outputs it needs.
+// Where the rows of a combine lie, and the outputs of which owners it needs.
 #pragma once
 
 #include "slots.cuh"
@@ -9,7 +9,7 @@ MW_INLINE int mw_went_to(const i64 *where, i64 at) { return where[at] < 0 ? -1 :
 // Selections that a thread of mw_needed looks at together.
 enum { MW_LOOKS = 4 };
 
-// Of some owners, those of whose rows a combine does not leave out all. All threads.
+// Of some owners, those that a combine needs: it does not leave out all their rows. All threads.
 // Sums by rank may be made elsewhere, by what was dispatched: nothing is left out of
 // those. Mostly the first selections name every owner; the others are not looked at then.
 MW_INLINE u64 mw_needed(const mw_common &c, const i64 *where, u64 owners) {

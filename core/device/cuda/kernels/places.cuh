@@ -90,13 +90,13 @@ MW_INLINE void mw_await_counts(const mw_common &c, const mw_beginning *b, int r)
   if (mw_agrees(c, slab, r)) mw_or_gpu(&c.state->slot[c.slot].placed, 1ull << r);
 }
 
-// The same for everybody. Who is out by then has no places.
+// The same for all ranks. A rank that is out by then has no places.
 MW_INLINE void mw_assign_offsets(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
     if (mw_has(b->serve, r)) mw_await_counts(c, b, r);
   });
   __syncthreads();
-  if (threadIdx.x == 0) mw_record_waits(c, MW_RECORD_DISPATCH); // who is late with this is not with its answer
+  if (threadIdx.x == 0) mw_record_waits(c, MW_RECORD_DISPATCH); // a rank that is late with this is not late with its answer
   mw_give_offsets(c, b);
 }
 
@@ -116,8 +116,8 @@ MW_INLINE void mw_await_offsets(const mw_common &c, mw_beginning *b) {
   __syncthreads();
 }
 
-// One thread: an owner has no room. Ranks that disagree about the shape meet this, too:
-// who is to blame is known when all parameters are here (moewire_rows_receive). What no
+// One thread: an owner has no room. This happens as well if ranks disagree about the shape:
+// moewire_rows_receive, which has all parameters, knows which rank is to blame. What no
 // shape explains is wild now.
 MW_INLINE void mw_lack(const mw_common &c, mw_beginning *b, int owner, u64 held) {
   bool ordered = c.flags & MW_FLAG_ORDERED; // then the owner has agreed before it gave places

@@ -1,4 +1,4 @@
-// Messages to and from ranks whose memory cannot be mapped. A link of the host
+// Messages to and from ranks that cannot map one another's memory. A link of the host
 // carries them (core/link), between rings that the device fills and reads; the
 // host's proxy (core/transport/proxy) has the link, and moves no bytes itself.
 //

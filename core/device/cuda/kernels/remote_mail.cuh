@@ -13,7 +13,7 @@ struct mw_remote_turn {
   i32 state;
   i32 slot; // of the message's operation; -1: there is none
   u32 wild; // something in the message cannot be
-  u64 read; // the number of the message whose head is here
+  u64 read; // the number of the message that this head belongs to
   mw_remote_head head;
   mw_places p;
 };
@@ -35,7 +35,7 @@ MW_INLINE bool mw_remote_counted(const mw_common &c, int j, int rank) {
 }
 
 // Whether rows of a slot's operation have somewhere to go: in order, only when it
-// is made. (Who sends rows and has told no counts makes no order, and is to hear so.)
+// is made. (A rank that sends rows and has told no counts makes no order, and gets an error.)
 MW_INLINE bool mw_remote_has_order(const mw_common &c, int j, int rank) {
   if (!c.state->slot[j].ordered || !mw_remote_counted(c, j, rank)) return true;
   u64 word = mw_load_acquire_sys(&mw_inbox_from(c, c.rank)->row_order[j]);
@@ -44,7 +44,7 @@ MW_INLINE bool mw_remote_has_order(const mw_common &c, int j, int rank) {
 
 // Whether a message can be taken now. Rows of an operation that has not begun
 // have no slab; outputs of a combine come when the sums of the one before it are
-// made. What nobody asks for any more, or what cannot be, is taken, and dropped.
+// made. What no operation asks for any more, or what cannot be, is taken, and dropped.
 MW_INLINE bool mw_remote_takes(const mw_common &c, int rank, const mw_remote_head *h) {
   if (h->epoch != c.state->epoch) return true;
   int j = mw_remote_slot_of(c, h->op);
@@ -59,7 +59,7 @@ MW_INLINE u64 *mw_remote_ready(const mw_common &c, const mw_slot *s, int rank) {
   return (u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
 }
 
-// The owner has let go: whoever combines gets an error and no hang, as from a local one.
+// The owner has released: a combine gets an error and does not hang, as with a local owner.
 // The word says how many outputs there were. What is left of this rank's own for that
 // one is of no use to it, and room for it may not come. One thread.
 MW_INLINE void mw_remote_mark_released(const mw_common &c, int j, int rank, u64 word) {

@@ -11,7 +11,7 @@
 //
 // What is sent to one rank keeps its order: what is left of one operation goes
 // before anything of the next one. Every function here is for one block, which
-// serves one remote rank; nobody else looks at what is left for that rank.
+// serves one remote rank; no other block looks at what is left for that rank.
 #pragma once
 
 #include "remote_take.cuh"
@@ -100,15 +100,15 @@ MW_INLINE void mw_remote_copy_outputs(const mw_common &c, const mw_slot *s, u8 *
 }
 
 // The slot of outputs that are left has something else. The second phase did not
-// send them: nobody waited for a rank that was taken out, which may make room
-// later, or it is a graph without one. One thread.
+// send them: it does not wait for a rank that was taken out, which may make room
+// later, or it is a graph without a second phase. One thread.
 MW_INLINE void mw_remote_forget(const mw_common &c, int j, int rank) {
   if (mw_has(mw_look(c), rank)) mw_fail(c, MW_ERROR_STALE, j);
   c.state->rest[j][rank].turn = 0;
 }
 
-// Sends a piece of the outputs of a remote source's rows; whether there are more. To one
-// whose rows the dispatch has not counted it says that there are none: also if they
+// Sends a piece of the outputs of a remote source's rows; whether there are more. If the
+// dispatch has not counted the source's rows, it says that there are none: also if they
 // have come since, the caller has made no outputs of them.
 MW_INLINE bool mw_remote_send_outputs(const mw_common &c, const mw_remote_common &f, int j, int rank, u8 *msg, const mw_remote_turn *t) {
   mw_remote_rest *rest = &c.state->rest[j][rank];
@@ -205,7 +205,7 @@ MW_INLINE void mw_remote_finish(const mw_common &c, const mw_remote_common &f, i
 }
 
 // Waits for a message, for room if something is left, or until every block has done
-// its part. It blames nobody: the other blocks' waits have an end. One thread.
+// its part. It blames no rank: the other blocks' waits have an end. One thread.
 MW_INLINE int mw_remote_stay(const mw_common &c, const mw_remote_common &f, int rank, bool left, mw_remote_turn *t) {
   u64 lease = mw_remote_number(f, f.ranks[rank].sent + 1), came = mw_remote_came(f, rank);
   for (u32 turn = 0; mw_peek_gpu(&c.state->remote_done) < t->all; turn++) {

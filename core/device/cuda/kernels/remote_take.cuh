@@ -1,5 +1,5 @@
-// Taking messages of remote ranks. Who receives one does in its own memory what the
-// sender would have done there, as core/ep does: it reserves places, fans rows
+// Taking messages of remote ranks. The receiver does in its own memory what the sender
+// would have done there, as core/ep does: it reserves places, fans rows
 // out and says that they have arrived; outputs go to where the sender's slab is
 // shadowed. So the other kernels know nothing of messages.
 //
@@ -225,7 +225,7 @@ MW_INLINE void mw_remote_take_outputs(const mw_common &c, int rank, const u8 *ms
     mw_store_release_sys(mw_remote_ready(c, s, rank), mw_word(s->op - 1, h->number));
 }
 
-// Takes the message in front, whose head was read, and releases its memory. Of a rank
+// Takes the message in front, after its head was read, and releases its memory. Of a rank
 // that has sent what cannot be, nothing counts any more.
 MW_INLINE void mw_remote_take(const mw_common &c, const mw_remote_common &f, int rank, mw_remote_turn *t) {
   const mw_remote_head *h = &t->head;

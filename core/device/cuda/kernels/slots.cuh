@@ -59,7 +59,7 @@ MW_INLINE bool mw_has_unopened(const mw_common &c, int rank) {
   return false;
 }
 
-// Has the thread of each rank wait for it. Who is ready goes on to serve its
+// Has the thread of each rank wait for it. A thread that is ready goes on to serve its
 // rank as long as others wait: the rank may be what they wait for.
 template <class Wait> MW_INLINE void mw_wait_together(const mw_common &c, Wait wait) {
   int r = threadIdx.x;

@@ -91,7 +91,7 @@ func Compile(lib *libnvrtc.Library, target string) (Image, error) {
 	return CompileText(lib, target, "")
 }
 
-// hasty are options for whoever waits for the code: the compiler uses all processors.
+// hasty are options for a process that waits for the code: the compiler uses all processors.
 // Versions before 12.8 or so do not know it. What comes out differs by a few
 // bytes of shared memory, so releases do without.
 var hasty = []string{"--split-compile=0"}

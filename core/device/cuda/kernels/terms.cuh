@@ -55,7 +55,7 @@ MW_INLINE int mw_place_in_ranks(const i64 *where, int topk, int k, bool *first) 
 // by rank may be made elsewhere, by what was dispatched: nothing is left out.
 MW_INLINE bool mw_selects(const mw_reduce_args &a, i64 at, int owner, i64 row) {
   const mw_common &c = a.c;
-  if (c.flags & MW_FLAG_FLAT) return true; // whoever made the sums has selected
+  if (c.flags & MW_FLAG_FLAT) return true; // the owner has selected when it made the sums
   i64 e = c.topk_idx[at];
   bool pre_reduce = c.flags & MW_FLAG_PRE_REDUCE;
   if (e == -1 && !pre_reduce) return false;

@@ -23,7 +23,7 @@ MW_INLINE u64 mw_members_of(const mw_common &c, u64 word) { return word >> 48 ==
 // a moment later: memory of such a rank is written to in vain.
 MW_INLINE u64 mw_known(const mw_common &c) { return mw_peek_gpu(&c.state->in); }
 
-// Asks the host who is a member: a way over the bus and back.
+// Asks the host for the members: a way over the bus and back.
 MW_INLINE u64 mw_look(const mw_common &c) {
   u64 in = mw_members_of(c, mw_load_acquire_sys(&c.host_control->members));
   mw_and_gpu(&c.state->in, in);
@@ -114,7 +114,7 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
         mw_fail(c, MW_ERROR_FENCED);
         return MW_RANK_OUT;
       }
-      if (in != seen) { // who was late may have waited for the lost rank
+      if (in != seen) { // a rank that was late may have waited for the lost one
         seen = in;
         start = mw_now_ns();
         heard = 0;
@@ -174,8 +174,8 @@ enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE, MW_STEP_COU
 // Owners that have not opened yet; threads of other ranks are at it, too.
 MW_INLINE u64 mw_unopened(const mw_slot *s) { return mw_peek_gpu(&s->unopened); }
 
-// Gives an operation back: its outputs first, so that who still wants them gets
-// an error and no hang. One thread per rank.
+// Releases an operation: its outputs first, so that a rank that still wants them gets
+// an error and does not hang. One thread per rank.
 MW_INLINE void mw_release(const mw_common &c, mw_slot *s, int slot, int rank) {
   u64 op = s->op - 1;
   if (!mw_has(mw_known(c), rank)) return;

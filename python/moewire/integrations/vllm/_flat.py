@@ -11,7 +11,7 @@ from .. import _buffers
 from . import _float32, _lost, _sizes
 
 if TYPE_CHECKING:
-    from ..._flat_results import FlatHandle
+    from ..._ep.flat_results import FlatHandle
     from ...buffer import Buffer
 
 

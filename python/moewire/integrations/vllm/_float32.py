@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from ... import _parts
+from ...autograd import _parts
 
 
 def width(hidden: int) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ... import _devices
 from ...errors import UnsupportedError
+from .. import _devices
 
 Kind = Literal["cpu", "cuda"]
 

@@ -81,7 +81,7 @@ func (r recorded) check(table string) error {
 }
 
 // compile makes code for some targets. A kernel that spills is an error: it
-// would be slow, and nobody would see why.
+// would be slow, without a sign of why.
 func compile(path string, targets ...string) (all []images.Image, table string, err error) {
 	lib, err := libnvrtc.Load(path)
 	if err != nil {

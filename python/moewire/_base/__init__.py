@@ -1,0 +1,1 @@
+"""What everything else may use: texts of refusals, checks of arguments, the device's interface."""

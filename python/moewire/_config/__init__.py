@@ -1,0 +1,1 @@
+"""A buffer's settings, from names to fields of the C ABI."""

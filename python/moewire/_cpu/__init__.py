@@ -1,0 +1,1 @@
+"""Operations on the CPU: the calling thread drives them."""

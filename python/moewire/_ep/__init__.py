@@ -1,0 +1,1 @@
+"""Dispatch and combine: arguments, plans, results, in the packed and in the flat form."""

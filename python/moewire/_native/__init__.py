@@ -1,0 +1,1 @@
+"""The library, loaded at first use, and what is kept of it for one buffer."""

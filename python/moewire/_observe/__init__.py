@@ -1,0 +1,1 @@
+"""What ranks recorded, read from the library or from the memory of running ranks."""

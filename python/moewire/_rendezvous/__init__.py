@@ -1,0 +1,1 @@
+"""How ranks find one another before they share memory."""
