@@ -17,7 +17,7 @@ from .._ep import dispatch as _dispatch
 from .._ep import results, selections
 from .._ep.engine import Ending, Engine, FlatResults, PackedResults
 from .._ep.flat_results import FlatHandle
-from .._native import deferred_log, leaked
+from .._native import leaked
 from .._native.plan import Plan, combine_args
 from ..errors import BusyError
 from ..event import EventOverlap, Hook, How, StreamEvent
@@ -53,8 +53,6 @@ class Cuda(Engine):
 
     drives = False
     _close_may_fail = True
-    _views: Views | None = None  # until there is a device
-    _listener: EventListener
 
     def __init__(self, overwrites_held: bool, **config: Any) -> None:
         super().__init__(overwrites_held, **config)
@@ -70,23 +68,12 @@ class Cuda(Engine):
         self.streams = Streams(place)
         self._answers = Answers(place)
         self.views = Views(self, place)
-        self._listener = EventListener(self.events)
-        self._views = self.views
+        self._to_forget += [EventListener(self.events).stop, self.views.close]
 
-    def close(self) -> None:
-        """As ``Runtime.close``. Nothing is logged by calls here, so this does."""
-        if self._freed or self.lib.forked:
-            return
+    def _close(self) -> None:
         self.events.look()
-        self._leave()
+        super()._close()
         leaked.retry()
-        deferred_log.flush()
-
-    def _forget(self) -> None:
-        super()._forget()
-        if self._views is not None:
-            self._listener.stop()
-            self._views.close()
 
     def side_stream(self) -> Any:
         return self.streams.side()

@@ -145,7 +145,8 @@ class FlatCalls:
             _check_cached(engine, handle, topk_idx, topk_weights, x, num_experts)
             topk_idx = handle._topk_idx
         ids, weights, stored = engine.selections(topk_idx, topk_weights)
-        no_routing = abi.MW_DISPATCH_NO_ROUTING if handle is not None else 0
+        bits = _dispatch.flags(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
+        bits |= abi.MW_DISPATCH_FLAT | (abi.MW_DISPATCH_NO_ROUTING if handle is not None else 0)
         request = _dispatch.Request(
             x,
             ids,
@@ -153,11 +154,7 @@ class FlatCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
-            | no_routing
-            | abi.MW_DISPATCH_FLAT
-            | engine.held.flag
-            | stored,
+            bits | engine.held.flag | stored,
             weights,
             _dispatch.several(extra),
         )

@@ -108,6 +108,8 @@ class PackedCalls:
         """
         engine = self.runtime
         topk_idx, topk_weights, stored = engine.selections(topk_idx, topk_weights)
+        fp8 = use_fp8 is None or use_fp8
+        bits = _dispatch.flags(fp8, more, round_scale, use_ue8m0, fp32_outputs, pre_reduce)
         request = _dispatch.Request(
             x,
             topk_idx,
@@ -115,16 +117,7 @@ class PackedCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(
-                use_fp8 is None or use_fp8,
-                more,
-                round_scale,
-                use_ue8m0,
-                fp32_outputs,
-                pre_reduce,
-            )
-            | engine.held.flag
-            | stored,
+            bits | engine.held.flag | stored,
             topk_weights,
         )
         ending = how(async_finish, return_recv_hook)

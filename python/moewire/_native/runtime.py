@@ -8,7 +8,7 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
@@ -68,6 +68,8 @@ class Runtime:
         self.num_ranks = num_ranks
         self._mappings = MappingCache(self.lib, max(2, num_slots))
         self.mapping = self._mappings.get  # that a dispatch's result lies in
+        # Called by the first close: drops views. Tensors that are still held keep the memory.
+        self._to_forget: list[Callable[[], None]] = [self._mappings.clear]
         config = abi.mw_config_t(
             abi.SIZE_OF[abi.mw_config_t],
             flags,
@@ -146,8 +148,13 @@ class Runtime:
 
         If a device cannot free its memory yet, it raises, and may be called again.
         """
-        self._leave()
+        if self._freed or self.lib.forked:
+            return
+        self._close()
         deferred_log.flush()
+
+    def _close(self) -> None:
+        self._leave()
 
     def _leave(self) -> None:
         """``close`` without logging: when a buffer is collected, any lock may be held."""
@@ -155,13 +162,10 @@ class Runtime:
             return
         first, self.closed = not self.closed, True
         if first:
-            self._forget()
+            for forget in self._to_forget:
+                forget()
         with self._closing:
             self._free()
-
-    def _forget(self) -> None:
-        """Drops every view; tensors that are still held keep the memory."""
-        self._mappings.clear()
 
     def _free(self) -> None:
         # Another thread may have freed it while this one waited for the lock.

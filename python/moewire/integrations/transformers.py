@@ -51,6 +51,7 @@ from ..errors import InvalidArgument
 from . import _buffers, _devices, _engines, _exchange
 from ._buffers import InGroup, InStore, Key, Ranks
 from ._exchange import Stats
+from ._routers import fp32_router_scores
 
 try:
     from transformers.distributed.expert_parallel import (
@@ -391,31 +392,6 @@ def _device_of(experts: torch.nn.Module, implementation: MoewireEP) -> str:
     if parameter is not None and parameter.device.type != "cpu":
         return str(parameter.device)
     return "cpu" if implementation.key is None else implementation.key.place.device
-
-
-def fp32_router_scores(model: torch.nn.Module) -> list[torch.utils.hooks.RemovableHandle]:
-    """Gives the experts float32 routing weights, in one process as in many.
-
-    For comparisons with one process to the bit: install it on both models.
-
-    Args:
-        model: a model with routers.
-
-    Returns:
-        The hooks, each with ``remove()``.
-
-    Raises:
-        InvalidArgument: the model has no router that this knows.
-    """
-    routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]
-    if not routers:
-        raise InvalidArgument(f"model: {type(model).__name__} has no router that this knows")
-    return [router.register_forward_hook(_scores_to_fp32) for router in routers]
-
-
-def _scores_to_fp32(_module: Any, _arguments: Any, output: Any) -> tuple[Any, ...]:
-    logits, scores, *rest = output
-    return (logits, scores.float(), *rest)
 
 
 register()

@@ -164,7 +164,8 @@ def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> No
     weights = place.put(torch.ones_like(topk.cpu(), dtype=torch.float32))
     received = buffer.dispatch_flat(x, topk, weights, case.num_max, case.num_experts)
     received.forget()
-    buffer.runtime._forget()  # as the beginning of a close
+    assert isinstance(buffer.runtime, Cuda)
+    buffer.runtime.views.close()  # as the beginning of a close
     assert received.num_recv_tokens == len(x)
     closed_behind(buffer, buffer.runtime, "combine_buffer")
     expect(moewire.ClosedError, lambda: buffer.get_next_combine_buffer(received.handle))
