@@ -33,15 +33,9 @@ func (b *buffer) combine(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 		return err
 	}
 	c := combines.Get().(*combine)
-	defer func() { c.args = ep.CombineArgs{}; combines.Put(c) }()
-	if err := c.read(a, b, h); err != nil {
-		return err
-	}
-	phase, slice, err := waitOf(a.phase, a.slice_us)
-	if err != nil {
-		return err
-	}
-	o, err := b.Combine(h, &c.args, phase, slice)
+	o, err := c.call(b, a, h)
+	c.args = ep.CombineArgs{}
+	combines.Put(c)
 	if err != nil && err != ep.ErrInProgress {
 		return err
 	}
@@ -50,6 +44,17 @@ func (b *buffer) combine(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 		*opID = C.uint64_t(ops.add(operation{b: b, Operation: o}))
 	}
 	return err
+}
+
+func (c *combine) call(b *buffer, a *C.mw_combine_args_t, h node.Handle) (node.Operation, error) {
+	if err := c.read(a, b, h); err != nil {
+		return node.Operation{}, err
+	}
+	phase, slice, err := waitOf(a.phase, a.slice_us)
+	if err != nil {
+		return node.Operation{}, err
+	}
+	return b.Combine(h, &c.args, phase, slice)
 }
 
 // handle finds the dispatch of a handle, which must be this buffer's.
