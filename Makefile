@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
 
-.PHONY: help demo check test test-rest test-all test-long wheel kernels gpu-test gpu-bench lib lint format bench venv lock clean
+.PHONY: help demo check test test-rest test-all test-long wheel kernels gpu-test gpu-bench lib lint format generate bench venv lock clean
 
 help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
@@ -18,6 +18,8 @@ help:
 	@echo 'make wheel   build the release wheel into wheels/dist, and audit it'
 	@echo 'make kernels compile the CUDA kernels for a release (no GPU needed)'
 	@echo 'make gpu-test, make gpu-bench   on a machine with a GPU, each in ten minutes'
+	@echo 'make generate  write the files that are made of others, after a change of core/ep/protocol,'
+	@echo '               of a header of the CUDA kernels or of capi/include'
 	@echo 'make venv    only install what the others need, into $(VENV)'
 	@echo 'make clean   remove what was built'
 
@@ -56,6 +58,10 @@ venv:
 # Quick, and without Python packages: what `pip install -e .` builds.
 lib:
 	@$(PYTHON) wheels/build_library.py
+
+# Constants of the CUDA kernels, their structs in Go, the ABI in Python.
+generate:
+	go run ./core/ep/protocol/generate .
 
 format: venv
 	gofmt -w $$(git ls-files -co --exclude-standard '*.go')

@@ -10,6 +10,7 @@ import (
 	uatomic "go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -106,8 +107,8 @@ func shapeOf(s *C.mw_shape_t) layout.Shape {
 	return layout.Shape{
 		MaxTokens: int64(s.num_max_tokens_per_rank), Hidden: int64(s.hidden),
 		NumRanks: int64(s.num_ranks), NumExperts: int64(s.num_experts),
-		FP32Outputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
-		Flat:        s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
+		OutputType: outputType(s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0),
+		Flat:       s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
 	}
 }
 
@@ -143,8 +144,8 @@ func checkShapeFlags(shape *C.mw_shape_t) error {
 	switch {
 	case shape.flags&^known != 0:
 		return invalid("shape->flags is %#x, allowed bits %#x", uint32(shape.flags), known)
-	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [layout.NumExtras]C.uint32_t{}):
+	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [protocol.NumExtras]C.uint32_t{}):
 		return invalid("num_topk and extra_row_bytes are %d and %v, allowed 0 without MW_SHAPE_FLAT", int64(shape.num_topk), shape.extra_row_bytes)
 	}
-	return inRange("num_topk", int64(shape.num_topk), 0, layout.MaxTopK)
+	return inRange("num_topk", int64(shape.num_topk), 0, protocol.MaxTopK)
 }

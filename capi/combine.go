@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -95,7 +95,7 @@ func (c *combine) read(a *C.mw_combine_args_t, b *buffer, h node.Handle) (err er
 // checkSelections refuses selections of a flat combine, which has none.
 func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 	if !flat {
-		return inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK)
+		return inRange("num_topk", int64(a.num_topk), 1, protocol.MaxTopK)
 	}
 	if a.topk_idx != 0 || a.topk_weights != 0 || a.num_topk != 0 {
 		return invalid("topk_idx, topk_weights or num_topk is given, allowed 0 with MW_COMBINE_FLAT")

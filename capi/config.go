@@ -25,12 +25,11 @@ func configOf(c *C.mw_config_t) (cfg node.Config, err error) {
 	}
 	cfg = node.Config{
 		Rank: int(c.rank), NumRanks: int(c.num_ranks), NumBytes: int64(c.num_bytes), NumSlots: int(c.num_slots),
-		Deterministic:  c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
-		DebugFill:      c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
-		NoRecord:       c.flags&C.MW_CONFIG_NO_RECORD != 0,
-		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
-		SpinFor:        time.Duration(c.spin_us) * time.Microsecond,
-		EventCount:     eventCount(),
+		Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+		DebugFill:     c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
+		NoRecord:      c.flags&C.MW_CONFIG_NO_RECORD != 0,
+		SpinFor:       time.Duration(c.spin_us) * time.Microsecond,
+		EventCount:    eventCount(),
 		Kernels: cpu.Options{
 			Width: int(c.vector_width), Stores: cpu.Stores(c.stores), Prefetch: int(c.prefetch), Threads: int(c.num_threads),
 		},
@@ -45,7 +44,7 @@ func configOf(c *C.mw_config_t) (cfg node.Config, err error) {
 // checkConfig checks the numbers that stand for choices, and those that are wider in C.
 func checkConfig(c *C.mw_config_t) error {
 	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_RDMA_DC |
-		C.MW_CONFIG_KILL_FENCED | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+		C.MW_CONFIG_KILL_FENCED
 	if c.flags&^known != 0 {
 		return invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), uint32(known))
 	}
@@ -79,10 +78,6 @@ func cudaOf(c *C.mw_config_t) (*node.CUDA, error) {
 			return nil, invalid("config->device_ordinal is %d, allowed 0 without MW_DEVICE_CUDA", uint32(c.device_ordinal))
 		}
 		return nil, nil
-	}
-	const without = C.MW_CONFIG_TEST_CORRUPT_COMBINE
-	if c.flags&without != 0 {
-		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
 	}
 	if c.num_bytes == 0 {
 		return nil, invalid("config->num_bytes is 0, allowed with MW_DEVICE_CUDA: what mw_buffer_size_hint gives")

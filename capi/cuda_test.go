@@ -12,7 +12,6 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/node"
 )
@@ -26,7 +25,7 @@ const (
 
 // onDevice is the only rank of a group on the emulated device.
 func onDevice(t *testing.T) node.Config {
-	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 1, NumRanks: 1}, 2)
+	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 1, NumRanks: 1}, 2)
 	require.NoError(t, err)
 	return node.Config{
 		NumRanks: 1, NumBytes: n, CUDA: &node.CUDA{Driver: cudatest.Build{}.Library(t), Code: []byte("kernels\x00")},

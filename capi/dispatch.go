@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -72,7 +71,7 @@ func (d *dispatch) call(b *buffer, a *C.mw_dispatch_args_t) (node.Operation, err
 
 // read checks the numbers and turns addresses into what the buffer's engine takes.
 func (d *dispatch) read(a *C.mw_dispatch_args_t, of tensors, ranks int) error {
-	scales, err := scalesOf(uint32(a.flags))
+	rows, outputs, err := dtypesOf(uint32(a.flags))
 	if err != nil {
 		return err
 	}
@@ -81,7 +80,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, of tensors, ranks int) error {
 	}
 	d.to = a.result
 	d.readForm(a)
-	d.args.Scales = scales
+	d.args.RowType, d.args.OutputType = rows, outputs
 	if d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); err != nil {
 		return err
 	}
@@ -98,33 +97,47 @@ func (d *dispatch) readForm(a *C.mw_dispatch_args_t) {
 	to.NumTokens, to.Hidden, to.TopK = int(a.num_tokens), int(a.hidden), int(a.num_topk)
 	to.MaxTokens, to.NumExperts = int(a.num_max_tokens_per_rank), int(a.num_experts)
 	to.Flat, to.NoRouting = has(C.MW_DISPATCH_FLAT), has(C.MW_DISPATCH_NO_ROUTING)
-	to.FP8, to.FP32Outputs = has(C.MW_DISPATCH_FP8), has(C.MW_DISPATCH_FP32_OUTPUTS)
 	to.PreReduce, to.HasMore = has(C.MW_DISPATCH_PRE_REDUCE), has(C.MW_DISPATCH_HAS_MORE)
 	to.KeepHeld = has(C.MW_DISPATCH_KEEP_HELD)
 }
 
-// scalesOf checks the flags of a dispatch and says which scales they ask for.
-func scalesOf(flags uint32) (device.ScaleFormat, error) {
+// dtypesOf checks the flags of a dispatch and says which types they ask for.
+func dtypesOf(flags uint32) (rows, outputs protocol.DType, err error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
 	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_HAS_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
 		C.MW_DISPATCH_NO_ROUTING | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD | selectionFlags
 	switch {
 	case flags&^known != 0:
-		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)
+		err = invalid("args->flags is %#x, allowed bits %#x", flags, known)
 	case flags&C.MW_DISPATCH_NO_ROUTING != 0 && flags&C.MW_DISPATCH_FLAT == 0:
-		return 0, invalid("args->flags is %#x: MW_DISPATCH_NO_ROUTING needs MW_DISPATCH_FLAT", flags)
+		err = invalid("args->flags is %#x: MW_DISPATCH_NO_ROUTING needs MW_DISPATCH_FLAT", flags)
 	case flags&C.MW_DISPATCH_PRE_REDUCE != 0 && flags&C.MW_DISPATCH_FLAT != 0:
-		return 0, invalid("args->flags is %#x: MW_DISPATCH_PRE_REDUCE is not allowed with MW_DISPATCH_FLAT", flags)
+		err = invalid("args->flags is %#x: MW_DISPATCH_PRE_REDUCE is not allowed with MW_DISPATCH_FLAT", flags)
 	case flags&round != 0 && flags&C.MW_DISPATCH_FP8 == 0:
-		return 0, invalid("args->flags is %#x: MW_DISPATCH_ROUND_SCALE needs MW_DISPATCH_FP8", flags)
+		err = invalid("args->flags is %#x: MW_DISPATCH_ROUND_SCALE needs MW_DISPATCH_FP8", flags)
 	case flags&ue8m0 != 0 && flags&round == 0:
-		return 0, invalid("args->flags is %#x: MW_DISPATCH_UE8M0 needs MW_DISPATCH_ROUND_SCALE", flags)
-	case flags&ue8m0 != 0:
-		return device.ScalesUE8M0, nil
-	case flags&round != 0:
-		return device.ScalesPow2, nil
+		err = invalid("args->flags is %#x: MW_DISPATCH_UE8M0 needs MW_DISPATCH_ROUND_SCALE", flags)
 	}
-	return device.ScalesFloat32, nil
+	return rowType(flags), outputType(flags&C.MW_DISPATCH_FP32_OUTPUTS != 0), err
+}
+
+func rowType(flags uint32) protocol.DType {
+	switch {
+	case flags&C.MW_DISPATCH_UE8M0 != 0:
+		return protocol.FP8UE8M0
+	case flags&C.MW_DISPATCH_ROUND_SCALE != 0:
+		return protocol.FP8Pow2
+	case flags&C.MW_DISPATCH_FP8 != 0:
+		return protocol.FP8
+	}
+	return protocol.BF16
+}
+
+func outputType(fp32 bool) protocol.DType {
+	if fp32 {
+		return protocol.FP32
+	}
+	return protocol.BF16
 }
 
 func checkNumbers(a *C.mw_dispatch_args_t) error {
@@ -135,7 +148,7 @@ func checkNumbers(a *C.mw_dispatch_args_t) error {
 		{"num_max_tokens_per_rank", int64(a.num_max_tokens_per_rank), 1, math.MaxInt32},
 		{"num_tokens", int64(a.num_tokens), 0, int64(a.num_max_tokens_per_rank)},
 		{"hidden", int64(a.hidden), 1, 1 << 30},
-		{"num_topk", int64(a.num_topk), 1, layout.MaxTopK},
+		{"num_topk", int64(a.num_topk), 1, protocol.MaxTopK},
 		{"num_experts", int64(a.num_experts), 1, math.MaxInt32},
 	})
 }

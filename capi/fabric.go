@@ -108,6 +108,7 @@ type fabricReport struct {
 	NumPeers       int          `json:"num_peers"`
 	MaxPeers       int          `json:"max_peers"`
 	MaxConnections int          `json:"max_connections"`
+	Eviction       string       `json:"eviction"`
 	MaxTransfers   int          `json:"max_transfers"`
 	MaxRegions     int          `json:"max_regions"`
 	SliceBytes     int64        `json:"slice_bytes"`
@@ -120,7 +121,7 @@ func mwiFabricReport(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.
 		c, s := o.Config(), o.Stats()
 		data, err := json.Marshal(fabricReport{
 			Carrier: o.Name(), Device: o.Device(), Mode: o.Mode().String(), NumPeers: s.NumPeers, MaxPeers: c.NumPeers,
-			MaxConnections: c.NumConnections, MaxTransfers: c.NumTransfers, MaxRegions: c.NumRegions,
+			MaxConnections: c.NumConnections, Eviction: c.Eviction.String(), MaxTransfers: c.NumTransfers, MaxRegions: c.NumRegions,
 			SliceBytes: c.SliceBytes, Stats: s,
 		})
 		if err != nil {

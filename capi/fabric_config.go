@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/tcp"
@@ -57,7 +58,7 @@ func checkFabricBounds(c *C.mw_fabric_config_t) error {
 		{"config->num_regions", c.num_regions, fabric.MaxRegions},
 		{"config->num_sockets", c.num_sockets, tcp.MaxNumSockets},
 		{"config->tcp_zero_copy", c.tcp_zero_copy, C.MW_ZERO_COPY_OFF},
-		{"config->reserved", c.reserved, 0},
+		{"config->eviction", c.eviction, C.MW_EVICT_FIFO},
 	} {
 		if err := inRange(n.name, int64(n.v), 0, n.to); err != nil {
 			return err
@@ -87,6 +88,7 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 		NumTransfers: int(c.num_transfers), NumRegions: int(c.num_regions), SendDepth: int(c.send_depth),
 		RecvDepth: int(c.recv_depth), NumUnmatched: int(c.num_unmatched), SliceBytes: int64(c.slice_bytes),
 		ConnectFor: min(connect, time.Hour), DrainFor: min(drain, time.Hour),
+		Eviction: endpoint.Policy(c.eviction),
 	}
 	if c.flags&C.MW_FABRIC_MESSAGES != 0 {
 		cfg.Mode = fabric.Messages

@@ -57,6 +57,8 @@ type path struct {
 	Carrier string `json:"carrier"`
 	Device  string `json:"device"`
 	Why     string `json:"why"`
+
+	FellBack bool `json:"fell_back"`
 }
 
 //export mwiBufferPaths

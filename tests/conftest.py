@@ -86,6 +86,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = chosen
 
 
+@pytest.fixture(scope="session")
+def wrong_library() -> str:
+    """The path of a library whose combines are wrong when MOEWIRE_TEST_CORRUPT is set."""
+    import wrong_library
+
+    return wrong_library.library()
+
+
 LEFT = pytest.StashKey[str]()
 
 

@@ -264,8 +264,10 @@ def link_flags(version: str) -> str:
     return f"-s -w -buildid= -X main.version={version} '-extldflags={flags}'"
 
 
-def build(plan: Plan, version: str, out: Path) -> Path:
+def build(plan: Plan, version: str, out: Path, instead: Mapping[Path, Path] | None = None) -> Path:
     """Builds the library and puts it at `out` in one step.
+
+    `instead` has files to read in place of those of the tree.
 
     A process that has the old file mapped keeps it: it is replaced, never
     written to.
@@ -278,9 +280,12 @@ def build(plan: Plan, version: str, out: Path) -> Path:
         command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
         command += ["-tags=netgo"]  # package net would link the resolver of the C library
         command += ["-buildmode=c-shared", f"-ldflags={link_flags(version)}"]
+        replace = {str(of): str(by) for of, by in (instead or {}).items()}
         if kernels is not None:
+            replace[str(_KERNELS_IN_TREE)] = str(kernels)
+        if replace:
             overlay = Path(scratch) / "overlay.json"
-            overlay.write_text(json.dumps({"Replace": {str(_KERNELS_IN_TREE): str(kernels)}}))
+            overlay.write_text(json.dumps({"Replace": replace}))
             command.append(f"-overlay={overlay}")
         command += ["-o", str(fresh), "./capi"]
         done = subprocess.run(

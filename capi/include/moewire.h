@@ -41,7 +41,7 @@ extern "C" {
 
 /* The version of this ABI. It grows whenever a struct or a function changes in a way that
    callers see. */
-#define MW_ABI_VERSION 10u
+#define MW_ABI_VERSION 11u
 
 /* The most ranks of a group: member set (48 bits) and epoch (16 bits) share one word. */
 #define MW_MAX_RANKS 48
@@ -165,8 +165,6 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, const mw_bytes_t *nvrtc, ch
  * another rank that was not taken out.
  */
 #define MW_CONFIG_KILL_FENCED 16u
-/* For tests of tests: flip one bit in the first row of every combine. */
-#define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
 typedef struct {
 	uint32_t size;
@@ -392,7 +390,8 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 
 /*
  * Writes how this rank reaches every rank, as a JSON array of objects with "rank",
- * "carrier" ("self", "shm", "tcp", "verbs"; "" for an absent rank), "device" and "why".
+ * "carrier" ("self", "shm", "tcp", "verbs"; "" for an absent rank), "device", "why" and
+ * "fell_back": whether one of the two ranks has, or had, a carrier that it prefers.
  * Call it after mw_buffer_connect. buf, cap and len work as in mw_buffer_stats.
  */
 mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);

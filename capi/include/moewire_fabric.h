@@ -66,6 +66,10 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one send, receive, read or wri
 #define MW_KEYS_ENV 2u   /* `keys` is an environment variable's name; ; may stand for a new line */
 #define MW_KEYS_BYTES 3u /* `keys` is the text itself; ; may stand for a new line */
 
+/* Which connection makes room for another one: one that was not used lately, or the oldest. */
+#define MW_EVICT_SIEVE 0u
+#define MW_EVICT_FIFO 1u
+
 /* All mw_bytes_t are UTF-8 without a terminator and are copied. */
 typedef struct {
 	uint32_t size;
@@ -102,12 +106,12 @@ typedef struct {
 	mw_bytes_t rdma_gid;
 	mw_bytes_t rdma_near;
 	uint32_t tcp_zero_copy;    /* MW_ZERO_COPY_*, with MW_CARRIER_TCP */
-	uint32_t reserved;         /* 0 */
+	uint32_t eviction;         /* MW_EVICT_* */
 } mw_fabric_config_t;
 
 /*
- * Opens a carrier. If there are fewer connections than peers, a connection that was not
- * used lately makes room for another one: transfers on it end with MW_ERR_UNREACHABLE.
+ * Opens a carrier. If there are fewer connections than peers, a connection (`eviction`)
+ * makes room for another one: transfers on it end with MW_ERR_UNREACHABLE.
  */
 mw_status_t mw_fabric_create(const mw_fabric_config_t *config, mw_fabric_t *fabric);
 

@@ -5,38 +5,7 @@
 // docs/numerics.md for the arithmetic contract.
 package device
 
-// QuantBlock is the number of values that share one fp8 scale.
-const QuantBlock = 128
-
-// ScaleFormat says which scales a cast to fp8 makes; docs/numerics.md has the
-// arithmetic.
-type ScaleFormat uint8
-
-// The formats, in the order in which they were added.
-const (
-	ScalesFloat32 ScaleFormat = iota // float32, amax/448
-	ScalesPow2                       // float32, that rounded up to a power of two
-	ScalesUE8M0                      // ScalesPow2 as exponent bytes, four to a word
-)
-
-// String is the name that messages use.
-func (f ScaleFormat) String() string {
-	switch f {
-	case ScalesPow2:
-		return "round_scale"
-	case ScalesUE8M0:
-		return "round_scale with ue8m0"
-	}
-	return "float32"
-}
-
-// WordBlocks is the number of blocks whose scales share one 4-byte word.
-func (f ScaleFormat) WordBlocks() int {
-	if f == ScalesUE8M0 {
-		return 4
-	}
-	return 1
-}
+import "github.com/moewire/moewire/core/ep/protocol"
 
 // Target is one rank's slab as the destination of rows.
 type Target struct {
@@ -44,7 +13,7 @@ type Target struct {
 	// or fp8 e4m3 rows of Hidden bytes.
 	Rows []byte
 	// Scales is float32 [L, Hidden/128, C] (row index has stride 1), used
-	// when the cast is on; may be nil otherwise. ScalesUE8M0: uint32
+	// when rows are fp8; may be nil otherwise. protocol.FP8UE8M0: uint32
 	// [L, Hidden/512, C], the byte of block 4w+i in bits 8i of word w.
 	Scales []byte
 	// SrcInfo is int32 [L, C]: the token index on the source rank.
@@ -65,10 +34,9 @@ type PlaceJob struct {
 // batch. Any order of jobs is right; it is fast when those of one expert follow
 // one another with consecutive positions, so that memory is written in order.
 type PlaceBatch struct {
-	X       []byte // bf16 [T, Hidden], row major, contiguous
-	Hidden  int    // a multiple of 128 to be cast, of 512 for ScalesUE8M0
-	CastFP8 bool
-	Scales  ScaleFormat // of the cast
+	X       []byte         // bf16 [T, Hidden], row major, contiguous
+	Hidden  int            // a multiple of RowType.Multiple()
+	RowType protocol.DType // of Targets; with fp8 rows are cast
 	Targets []Target
 	Jobs    []PlaceJob
 }
@@ -89,24 +57,19 @@ type ReduceJob struct {
 // count). Each such run is summed like that and rounded to the values' type;
 // Out[t] is the sum of these, in order, with the one rounding to bf16.
 type ReduceBatch struct {
-	Out     []byte // bf16 [T, Hidden]; with FP32Out float32
+	Out     []byte // OutType [T, Hidden]
 	Hidden  int
 	TopK    int
-	Sources [][]byte    // rows of Hidden values
-	FP32    bool        // those values are float32, else bf16
-	FP32Out bool        // with FP32 and without Runs: Out is not rounded; a NaN is 0x7fc00000
-	Runs    bool        // see above
-	Jobs    []ReduceJob // [T, TopK]
-	Weights []float32   // [T, TopK]
+	Sources [][]byte       // rows of Hidden values
+	RowType protocol.DType // of those values: bf16 or float32
+	OutType protocol.DType // float32 with float32 rows and without Runs: Out is not rounded; a NaN is 0x7fc00000
+	Runs    bool           // see above
+	Jobs    []ReduceJob    // [T, TopK]
+	Weights []float32      // [T, TopK]
 }
 
 // OutRowBytes is the size of one row of Out.
-func (b *ReduceBatch) OutRowBytes() int {
-	if b.FP32Out {
-		return 4 * b.Hidden
-	}
-	return 2 * b.Hidden
-}
+func (b *ReduceBatch) OutRowBytes() int { return int(b.OutType.RowBytes(int64(b.Hidden))) }
 
 // CopyJob copies len(Dst) bytes; Src has the same length and does not overlap.
 type CopyJob struct{ Dst, Src []byte }

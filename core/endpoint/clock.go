@@ -20,7 +20,7 @@ func (s *Store) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Now()
-	s.sweep()
+	s.reclaim()
 	s.quarantine(now)
 	s.retake()
 	s.stuckTasks(now)

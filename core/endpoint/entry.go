@@ -77,7 +77,7 @@ func (s *Store) entryOf(r Ref, from, to state) *entry {
 	if st := state(word & 0xff); st < from || st > to {
 		return nil
 	}
-	if uint32(word>>8) != r.gen && s.mutant != noGeneration {
+	if uint32(word>>8) != r.gen {
 		return nil
 	}
 	return e
@@ -132,7 +132,7 @@ func (s *Store) hold(r Ref, from, to state, n int) *entry {
 // retired. On false nothing is counted.
 func (s *Store) keep(e *entry, r Ref, from, to state, n int) bool {
 	e.posted.Add(int64(n))
-	if s.entryOf(r, from, to) != e && s.mutant != lookOnce {
+	if s.entryOf(r, from, to) != e {
 		s.unhold(e, n)
 		return false
 	}

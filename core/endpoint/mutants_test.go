@@ -1,16 +1,51 @@
+//lint:file-ignore U1000 the lines of the edits use what is here
+
 package endpoint
 
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
 )
+
+// mutant is a defect that TestMutants puts in, to show that it would be found.
+type mutant uint8
+
+const (
+	sound              mutant = iota
+	reclaimOnInsert           // nothing but an insert reclaims
+	capByList                 // the cap counts live connections only
+	noGeneration              // references are good for whatever has the entry
+	checkThenAllocate         // a place is counted when its queue pair is there
+	destroyOutstanding        // a queue pair is destroyed with requests outstanding
+	joinUnseen                // connects to an address that was not meant for us
+	postUnready               // live before the peer has said that it is ready
+	lockedCalls               // the transport is called under the lock
+	forgetGens                // a peer that was forgotten is told of generations from before
+	neverForget               // a peer that was known once is known for ever
+	countEarly                // completions count before they were handled
+	formerLife                // what was said of a former life of ours counts
+	lookOnce                  // posts on what was retired since it was found
+	countOutstanding          // what has outstanding completions counts as room to come
+	noSpare                   // what was evicted for one peer is not another's
+	numMutants
+)
+
+// planted is the mutant that is in force now, in a build that has them: the lines of
+// the edits ask for it.
+var planted atomic.Uint32
+
+func plant(m mutant) { planted.Store(uint32(m)) }
+
+func hasMutant(m mutant) bool { return mutant(planted.Load()) == m }
 
 // mutants are the defects of this package, each with a check that is quick to
 // find it: what is sound passes them all.
@@ -36,13 +71,71 @@ var mutants = []struct {
 	{"room for one peer is not another's", noSpare, checkSpare},
 }
 
+var mutantEdits = []testenv.Edit{
+	{"store.go", "\tif len(s.vacant) == 0 {\n\t\treturn none, false", "\tif hasMutant(reclaimOnInsert) {\n\t\ts.reclaimNow()\n\t}\n\ts.insert()\n\tif len(s.vacant) == 0 {\n\t\treturn none, false"},
+	{"reclaim.go", "func (s *Store) reclaim() {", "func (s *Store) reclaim() {\n\tif !hasMutant(reclaimOnInsert) {\n\t\ts.reclaimNow()\n\t}\n}\n\nfunc (s *Store) reclaimNow() {"},
+	{"reclaim.go", "if !e.drained() {", "if !e.drained() && !hasMutant(destroyOutstanding) {"},
+	{"reclaim.go", "\tif !e.busy { // else", "\tif hasMutant(lockedCalls) && e.ep != nil {\n\t\t_ = e.ep.Retire()\n\t}\n\tif !e.busy { // else"},
+	{"reclaim.go", "s.nextGen()", "s.genOf(p)"},
+	{"peers.go", "p.gen = s.nextGen()", "p.gen = s.genOf(p)"},
+	{"peers.go", "if p == nil {\n\t\treturn false", "if p == nil || hasMutant(neverForget) {\n\t\treturn false"},
+	{"poll.go", "\t\ts.account(done[:n])\n", "\t\tif !hasMutant(countEarly) {\n\t\t\ts.account(done[:n])\n\t\t}\n"},
+	{"poll.go", "\t\tif handle != nil {", "\t\tif hasMutant(countEarly) {\n\t\t\ts.account(done[:n])\n\t\t}\n\t\tif handle != nil {"},
+	{"room.go", "\t\t\treturn until\n\t\t}\n", "\t\t\treturn until\n\t\t}\n\t\tif hasMutant(countOutstanding) && s.stats.Retiring+s.tasks.destroying >= n {\n\t\t\treturn now.Add(s.evictFor())\n\t\t}\n"},
+	{"room.go", "if s.isLeaving(p.evicted) {\n\t\ts.room.spare", "if s.isLeaving(p.evicted) && !hasMutant(noSpare) {\n\t\ts.room.spare"},
+	{"pair.go", "s.nextGen()", "s.genOf(p)"},
+	{"pair.go", "if n.SeenEpoch == s.cfg.Epoch &&", "if (n.SeenEpoch == s.cfg.Epoch || hasMutant(formerLife)) &&"},
+	{"pair.go", "> 0 && p.theirs.seen:", "> 0 && (p.theirs.seen || hasMutant(joinUnseen)):"},
+	{"pair.go", "== joined && p.theirs.ready:", "== joined && (p.theirs.ready || hasMutant(postUnready)):"},
+	{"entry.go", "if uint32(word>>8) != r.gen {", "if uint32(word>>8) != r.gen && !hasMutant(noGeneration) {"},
+	{"entry.go", "if s.entryOf(r, from, to) != e {", "if s.entryOf(r, from, to) != e && !hasMutant(lookOnce) {"},
+}
+
+// insert makes a place that there should not be.
+func (s *Store) insert() {
+	if len(s.vacant) == 0 && s.overshoots() {
+		s.grow()
+	}
+}
+
+// overshoots is for mutants that have no bound.
+func (s *Store) overshoots() bool {
+	switch {
+	case hasMutant(capByList):
+		return s.stats.Live < s.cfg.Cap
+	case hasMutant(checkThenAllocate):
+		return int(s.stats.Made-s.stats.Destroyed) < s.cfg.Cap
+	}
+	return false
+}
+
+// grow is for these, too.
+func (s *Store) grow() {
+	s.entries = append(s.entries, newEntry())
+	s.vacant = append(s.vacant, int32(len(s.entries)-1))
+	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
+}
+
+func (s *Store) genOf(p *pair) uint64 {
+	gen := s.nextGen()
+	if hasMutant(forgetGens) {
+		gen = p.gen + 1
+	}
+	return gen
+}
+
 // TestMutants: each of these defects is found, and nothing is found without.
 func TestMutants(t *testing.T) {
+	if !testenv.Mutants(t, mutantEdits...) {
+		return
+	}
 	seed := seedOf(t)
 	require.Len(t, mutants, int(numMutants-1))
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
+			plant(sound)
 			require.NoError(t, m.check(sound, seed))
+			plant(m.mutant)
 			err := m.check(m.mutant, seed)
 			require.Error(t, err)
 			t.Logf("%.150v", err)
@@ -55,7 +148,7 @@ func waitFor(m mutant) time.Time {
 	if m == sound {
 		return soon()
 	}
-	return time.Now().Add(time.Second)
+	return time.Now().Add(400 * time.Millisecond)
 }
 
 func until(end time.Time, is func() bool) bool {
@@ -224,7 +317,7 @@ func checkKeep(m mutant, seed uint64) error {
 // checkFormerLife (ES13): that a peer has seen an endpoint of a former life of
 // ours says nothing of the present one, though their generations are the same.
 func checkFormerLife(m mutant, seed uint64) error {
-	s, theirs, handshakes, err := lone(m, seed)
+	s, theirs, handshakes, err := lone(seed)
 	if err != nil {
 		return err
 	}

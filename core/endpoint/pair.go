@@ -42,7 +42,7 @@ type theirs struct {
 func (s *Store) attempt(p *pair, i int32) {
 	s.idle.remove(p)
 	p.index = i
-	p.gen = s.nextGen(p)
+	p.gen = s.nextGen()
 	p.theirs.seen, p.theirs.ready = false, false
 	p.until = time.Time{}
 	s.leaveSpare(p)
@@ -99,8 +99,7 @@ func (s *Store) adopt(p *pair, n *Handshake) {
 			}
 		}
 	}
-	ours := n.SeenEpoch == s.cfg.Epoch || s.mutant == formerLife
-	if ours && n.SeenGen == p.gen {
+	if n.SeenEpoch == s.cfg.Epoch && n.SeenGen == p.gen {
 		p.theirs.seen = true
 		p.theirs.ready = p.theirs.ready || n.Ready
 	}
@@ -115,14 +114,13 @@ func (s *Store) advance(p *pair) {
 		return
 	}
 	e := s.entries[p.index]
-	meant := p.theirs.seen || s.mutant == joinUnseen
 	switch {
-	case e.state() == offered && len(p.theirs.address) > 0 && meant:
+	case e.state() == offered && len(p.theirs.address) > 0 && p.theirs.seen:
 		e.enter(joining)
 		p.theirs.used = true
 		s.taskIn(&s.tasks.connects, p.index, (*Store).join)
 		s.sendState(p, true) // so that it can join, too
-	case e.state() == joined && (p.theirs.ready || s.mutant == postUnready):
+	case e.state() == joined && p.theirs.ready:
 		s.goLive(p)
 	}
 }

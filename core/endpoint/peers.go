@@ -56,7 +56,7 @@ func (s *Store) pairOf(id Peer) (*pair, error) {
 		return nil, fmt.Errorf("%w: %d peers are known, max_peers %d", transport.ErrWouldBlock, len(s.pairs), s.cfg.MaxPeers)
 	}
 	p := &pair{peer: id, index: none}
-	p.gen = s.nextGen(p)
+	p.gen = s.nextGen()
 	s.pairs[id] = p
 	s.idle.add(p)
 	return p, nil
@@ -65,7 +65,7 @@ func (s *Store) pairOf(id Peer) (*pair, error) {
 // forget makes room for another peer, if some peer is idle.
 func (s *Store) forget() bool {
 	p := s.idle.oldest(s.cfg.Now(), s.awaitsCapacity)
-	if p == nil || s.mutant == neverForget {
+	if p == nil {
 		return false
 	}
 	s.idle.remove(p)
@@ -78,11 +78,8 @@ func (s *Store) forget() bool {
 // was forgotten would evict another one when it asks again. There are few at a time.
 func (s *Store) awaitsCapacity(p *pair) bool { return s.isLeaving(p.evicted) }
 
-func (s *Store) nextGen(p *pair) uint64 {
+func (s *Store) nextGen() uint64 {
 	s.lastGen++
-	if s.mutant == forgetGens {
-		return p.gen + 1
-	}
 	return s.lastGen
 }
 

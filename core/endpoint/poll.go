@@ -13,19 +13,14 @@ func (s *Store) Poll(done []transport.Completion, handle func([]transport.Comple
 	events := s.takeEvents() // first: they say why requests have failed
 	n, err := s.cfg.Transport.Poll(done)
 	if n > 0 {
-		if s.mutant == countEarly {
-			s.account(done[:n])
-		}
 		if handle != nil {
 			handle(done[:n])
 		}
-		if s.mutant != countEarly {
-			s.account(done[:n])
-		}
+		s.account(done[:n])
 	}
 	if events || s.maybeDrained.Load() > 0 {
 		s.mu.Lock()
-		s.sweep()
+		s.reclaim()
 		s.mu.Unlock()
 		s.flush()
 	}

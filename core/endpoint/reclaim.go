@@ -24,14 +24,11 @@ func (s *Store) retire(i int32, why error) {
 	s.stats.Retiring++
 	s.retired = append(s.retired, i)
 	p.index = none
-	p.gen = s.nextGen(p)
+	p.gen = s.nextGen()
 	s.idle.add(p)
 	p.theirs.seen, p.theirs.ready = false, false
 	if announced {
 		s.sendState(p, false)
-	}
-	if s.mutant == lockedCalls && e.ep != nil {
-		_ = e.ep.Retire()
 	}
 	if !e.busy { // else its task goes on with it
 		s.takeDown(i)
@@ -57,7 +54,7 @@ func (s *Store) takeDown(i int32) {
 		err := attempt("retire", e.ep.Retire)
 		s.mu.Lock()
 		e.busy, e.flushed = false, err == nil
-		s.sweep()
+		s.reclaim()
 		s.mu.Unlock()
 	})
 }
@@ -71,13 +68,6 @@ func (s *Store) retake() {
 	}
 }
 
-// sweep is reclaim for every caller but an insert.
-func (s *Store) sweep() {
-	if s.mutant != reclaimOnInsert {
-		s.reclaim()
-	}
-}
-
 // reclaim destroys what is retired and has nothing outstanding any more.
 func (s *Store) reclaim() {
 	s.maybeDrained.Store(0)
@@ -87,7 +77,7 @@ func (s *Store) reclaim() {
 		if st := e.state(); st == destroying || e.busy || !e.flushed {
 			continue
 		}
-		if !e.drained() && s.mutant != destroyOutstanding {
+		if !e.drained() {
 			continue
 		}
 		s.uncount(e)

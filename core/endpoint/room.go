@@ -62,9 +62,6 @@ func (s *Store) awaits(p *pair, now time.Time) time.Time {
 		if until := nth.since.Add(s.evictFor()); until.After(now) {
 			return until
 		}
-		if s.mutant == countOutstanding && s.stats.Retiring+s.tasks.destroying >= n {
-			return now.Add(s.evictFor())
-		}
 	}
 	if more := s.room.fruitless - maxEvicting; more >= 0 {
 		return s.room.last.Add(min(s.evictFor()<<min(more+1, 16), s.cfg.DrainFor))
@@ -82,7 +79,7 @@ func (s *Store) isLeaving(r Ref) bool {
 // leaveSpare: a peer has a place, so the connection that was evicted for it makes room
 // for the next one.
 func (s *Store) leaveSpare(p *pair) {
-	if s.isLeaving(p.evicted) && s.mutant != noSpare {
+	if s.isLeaving(p.evicted) {
 		s.room.spare = append(s.room.spare, p.evicted)
 	}
 	p.evicted = Ref{}

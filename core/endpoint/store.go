@@ -83,7 +83,6 @@ type Store struct {
 	events       [16]transport.Event // of Poll
 	retired      []int32
 	maybeDrained atomic.Int64 // above 0: a retired entry may be drained by now
-	mutant       mutant       // of tests
 	ticking      sync.Mutex
 	closing      sync.Mutex // one Close at a time polls
 	ticker       ticker
@@ -99,29 +98,6 @@ type change struct {
 	ref  Ref
 	why  error
 }
-
-// mutant is a defect that a test puts in, to show that it would be found.
-type mutant uint8
-
-const (
-	sound              mutant = iota
-	reclaimOnInsert           // nothing but an insert reclaims
-	capByList                 // the cap counts live connections only
-	noGeneration              // references are good for whatever has the entry
-	checkThenAllocate         // a place is counted when its queue pair is there
-	destroyOutstanding        // a queue pair is destroyed with requests outstanding
-	joinUnseen                // connects to an address that was not meant for us
-	postUnready               // live before the peer has said that it is ready
-	lockedCalls               // the transport is called under the lock
-	forgetGens                // a peer that was forgotten is told of generations from before
-	neverForget               // a peer that was known once is known for ever
-	countEarly                // completions count before they were handled
-	formerLife                // what was said of a former life of ours counts
-	lookOnce                  // posts on what was retired since it was found
-	countOutstanding          // what has outstanding completions counts as room to come
-	noSpare                   // what was evicted for one peer is not another's
-	numMutants
-)
 
 // Open makes a store. Call Start, or Tick from time to time.
 func Open(cfg Config) (*Store, error) {
@@ -249,36 +225,12 @@ func (s *Store) begin(p *pair) error {
 }
 
 func (s *Store) reserve() (int32, bool) {
-	if s.mutant == reclaimOnInsert {
-		s.reclaim()
-	}
 	if len(s.vacant) == 0 {
-		if !s.overshoots() {
-			return none, false
-		}
-		s.grow()
+		return none, false
 	}
 	i := s.vacant[len(s.vacant)-1]
 	s.vacant = s.vacant[:len(s.vacant)-1]
 	return i, true
-}
-
-// overshoots is for mutants that have no bound.
-func (s *Store) overshoots() bool {
-	switch s.mutant {
-	case capByList:
-		return s.stats.Live < s.cfg.Cap
-	case checkThenAllocate:
-		return int(s.stats.Made-s.stats.Destroyed) < s.cfg.Cap
-	}
-	return false
-}
-
-// grow is for these, too.
-func (s *Store) grow() {
-	s.entries = append(s.entries, newEntry())
-	s.vacant = append(s.vacant, int32(len(s.entries)-1))
-	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
 }
 
 func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(false) }

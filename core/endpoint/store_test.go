@@ -200,7 +200,7 @@ func checkReady(m mutant, seed uint64) error {
 
 // lone is a store in its second life, with the address of an endpoint of its one
 // peer, which says what the test says, and the handshakes to it.
-func lone(m mutant, seed uint64) (s *Store, theirs []byte, handshakes chan Handshake, err error) {
+func lone(seed uint64) (s *Store, theirs []byte, handshakes chan Handshake, err error) {
 	net, spec := fake.New(fake.Config{Seed: seed}), transport.EndpointSpec{SendDepth: 1, RecvDepth: 1}
 	dev, peer := net.Transport(), net.Transport()
 	ep, err := peer.NewEndpoint(spec)
@@ -211,9 +211,6 @@ func lone(m mutant, seed uint64) (s *Store, theirs []byte, handshakes chan Hands
 	s, err = Open(Config{
 		Transport: dev, Cap: 2, Epoch: 2, Spec: spec, Send: func(_ Peer, n Handshake) { handshakes <- n },
 	})
-	if err == nil {
-		s.mutant = m
-	}
 	return s, ep.Local(), handshakes, err
 }
 
@@ -229,7 +226,7 @@ func nextHandshake(handshakes chan Handshake) (Handshake, error) {
 // checkUnseen (ES13): what a peer said of an endpoint that was connected to a
 // former one of ours is not what the next one is connected to.
 func checkUnseen(m mutant, seed uint64) error {
-	s, theirs, handshakes, err := lone(m, seed)
+	s, theirs, handshakes, err := lone(seed)
 	if err != nil {
 		return err
 	}

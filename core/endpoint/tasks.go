@@ -167,7 +167,7 @@ func (s *Store) evictIdle() bool {
 	if closed {
 		s.vacate(i)
 	} else {
-		s.sweep()
+		s.reclaim()
 	}
 	return closed
 }

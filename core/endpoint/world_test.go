@@ -203,7 +203,6 @@ func (nd *node) start() {
 	if err != nil {
 		panic(err)
 	}
-	s.mutant = nd.w.m
 	s.cfg.Prepare = func(r Ref) error {
 		_, err := s.PostRecv(r, make([]transport.RecvRequest, s.cfg.Spec.RecvDepth*3/4))
 		return err

@@ -3,8 +3,8 @@ package ep
 import (
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -27,31 +27,30 @@ type DispatchArgs struct {
 	TopkIdx     []int64 // [T, TopK], -1 selects nothing
 	NumTokens   int     // T
 	Hidden      int
-	TopK        int // K
-	MaxTokens   int // M, the same on every rank
-	NumExperts  int // E, the same on every rank
-	FP8         bool
-	Scales      device.ScaleFormat // with FP8, the same on every rank
-	FP32Outputs bool               // expert outputs are float32, the same on every rank
-	PreReduce   bool               // see PreReduced; not with flat rows; each rank's own choice
-	HasMore     bool               // this rank will dispatch again for the same batch
-	KeepHeld    bool               // ErrHeld rather than the slot of a live operation that was never combined
-	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
-	RecvCount   []int32            // out [L]; flat: [1]
-	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows; flat: [1, R]
-	Timeout     time.Duration      // for each phase; negative: none
-	Columns                        // of flat rows; TopkWeights with PreReduce, too
-	Device      *DeviceDispatch    // on a device: the memory, in place of the slices; else nil
+	TopK        int             // K
+	MaxTokens   int             // M, the same on every rank
+	NumExperts  int             // E, the same on every rank
+	RowType     protocol.DType  // bf16, or fp8: rows are cast; the same on every rank
+	OutputType  protocol.DType  // of expert outputs: bf16 or float32, the same on every rank
+	PreReduce   bool            // see pre_reduce.go; not with flat rows; each rank's own choice
+	HasMore     bool            // this rank will dispatch again for the same batch
+	KeepHeld    bool            // ErrHeld rather than the slot of a live operation that was never combined
+	ActiveRanks []int32         // nil: all; else at least R entries, 0 leaves a rank out
+	RecvCount   []int32         // out [L]; flat: [1]
+	LayoutRange []int64         // out [L, R]: first row << 32 | number of rows; flat: [1, R]
+	Timeout     time.Duration   // for each phase; negative: none
+	Columns                     // of flat rows; TopkWeights with PreReduce, too
+	Device      *DeviceDispatch // on a device: the memory, in place of the slices; else nil
 }
 
 // Columns are what a token brings beside its row to every rank that it goes
 // to, borrowed until PhaseSent. Every rank gives the same columns with the same
 // widths.
 type Columns struct {
-	NoRouting     bool                     // without TopkIdx and TopkWeights
-	TopkWeights   []float32                // [T, TopK]; nil if NoRouting, and for packed rows without PreReduce
-	Extra         [layout.NumExtras][]byte // [T, ExtraRowBytes]
-	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
+	NoRouting     bool                       // without TopkIdx and TopkWeights
+	TopkWeights   []float32                  // [T, TopK]; nil if NoRouting, and for packed rows without PreReduce
+	Extra         [protocol.NumExtras][]byte // [T, ExtraRowBytes]
+	ExtraRowBytes [protocol.NumExtras]int    // 0: no such column
 }
 
 // Result says where the rows of a dispatch are. The slices alias the slab,
@@ -64,7 +63,7 @@ type Result struct {
 	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
-	CombineX      []byte // bf16, or float32 with FP32Outputs, [L, C, Hidden]
+	CombineX      []byte // of OutputType [L, C, Hidden]
 	PeersHaveMore bool   // at PhaseDone
 	// Columns of flat rows, in the order of package layout: int64 [C, TopK] local
 	// expert ids, -1 where a selection is not on this rank; float32 [C, TopK], 0

@@ -139,9 +139,6 @@ func (b *Buffer) Rank() int { return b.self }
 // NumRanks returns R.
 func (b *Buffer) NumRanks() int { return b.ranks }
 
-// KernelName says which kernels compute, such as "cpu/avx512".
-func (b *Buffer) KernelName() string { return b.kern.Name() }
-
 // enter counts a caller, so that Close waits for it.
 func (b *Buffer) enter() error {
 	b.mu.Lock()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
@@ -107,8 +108,8 @@ func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active rankset.Set, err 
 		err = invalid("x has %d bytes, the expert outputs have %d", len(a.X), s.outputBytes())
 	case a.ZeroCopy && !inPlace(s, a):
 		err = invalid("zero_copy needs x to be the combine buffer of this handle, and it lies elsewhere")
-	case s.combines >= layout.MaxCombines:
-		err = invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
+	case s.combines >= protocol.MaxCombines:
+		err = invalid("handle was combined %d times, allowed %d", s.combines, protocol.MaxCombines)
 	case !a.Flat:
 		err = checkRouting(s, a)
 	}
@@ -261,7 +262,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 	if !inPlace(s, &c.args) {
 		b.copyOutputs(s)
 	}
-	b.publishYReady(s.index, layout.Counted(s.op, s.combines+1, false))
+	b.publishYReady(s.index, protocol.Counted(s.op, s.combines+1, false))
 	c.published, c.args.X = true, nil
 	b.rec.sent(s, kindCombine)
 	b.wakeAll()
@@ -289,20 +290,20 @@ func (b *Buffer) copyOutputs(s *slot) {
 // that has gone on without us, because we are out ourselves, writes nothing for us.
 func (b *Buffer) outputsReady(s *slot, r int, out rankset.Set) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
-	if n := layout.Combines(word); layout.IsFor(word, s.op) && n > s.combines {
+	if n := protocol.Combines(word); protocol.IsFor(word, s.op) && n > s.combines {
 		if n > s.combines+1 && b.isMember() { // it waits for us in between
 			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("%d combines of operation %d", s.combines+1, s.op)})
 			return false, nil
 		}
 		return true, nil
 	}
-	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
+	if (protocol.IsFor(word, s.op) && protocol.IsLast(word)) || protocol.IsPast(word, s.op) {
 		switch out = out.Or(b.out()); {
 		case out.Has(b.self):
 			return false, ErrFenced // it did not wait for us
 		case out.Has(r):
 			return false, nil
-		case layout.IsPast(word, s.op): // it does not go on without our done
+		case protocol.IsPast(word, s.op): // it does not go on without our done
 			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("operations up to %d", s.op)})
 			return false, nil
 		}
@@ -320,7 +321,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	b.scratch.reduce = device.ReduceBatch{
 		Out: c.args.Out[:c.args.NumTokens*int(lay.Hidden)*2], Hidden: int(lay.Hidden), TopK: s.plan.width,
-		Sources: b.scratch.sources, FP32: lay.FP32Outputs, Runs: s.params.preReduce, Jobs: c.rows, Weights: c.weights,
+		Sources: b.scratch.sources, RowType: lay.OutputType, Runs: s.params.preReduce, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
 	b.scratch.reduce.Out = nil
@@ -328,9 +329,6 @@ func (b *Buffer) reduce(s *slot) error {
 	// reused its slab under our reads.
 	if !b.isMember() {
 		return ErrFenced
-	}
-	if b.cfg.CorruptCombine && c.args.NumTokens > 0 {
-		c.args.Out[0] ^= 1
 	}
 	b.finishCombine(s)
 	return nil
@@ -340,7 +338,7 @@ func (b *Buffer) reduce(s *slot) error {
 func (b *Buffer) finishCombine(s *slot) {
 	s.combines++
 	for r := range s.sent.All() {
-		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, false))
+		s.dst[r].Word(layout.Done(b.self)).Store(protocol.Counted(s.op, s.combines, false))
 		b.dom.Wake(r)
 	}
 	b.count.combines++

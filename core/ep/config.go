@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // DefaultSlots is how many operations may be in flight: two, so that one
@@ -30,9 +31,6 @@ type Config struct {
 	Deterministic bool
 	// DebugFill overwrites released memory with 0xff (NaN in every dtype).
 	DebugFill bool
-	// CorruptCombine flips one bit of every combine result. It exists so
-	// that tests can show that they would notice.
-	CorruptCombine bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
 	// NoRecord turns the recording of operations off: no statistics, no
@@ -61,8 +59,8 @@ func (c *Config) check() error {
 	if c.SlowAfter < 0 {
 		c.SlowAfter = math.MaxInt64
 	}
-	if c.NumSlots < 1 || c.NumSlots > layout.MaxSlots {
-		return invalid("num_slots %d, allowed 1 to %d", c.NumSlots, layout.MaxSlots)
+	if c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCPU {
+		return invalid("num_slots %d, allowed 1 to %d", c.NumSlots, protocol.MaxSlotsCPU)
 	}
 	if c.NumBytes < 0 {
 		return invalid("num_ep_buffer_bytes %d, allowed 0 and more", c.NumBytes)

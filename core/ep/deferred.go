@@ -2,6 +2,7 @@ package ep
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -54,10 +55,10 @@ func (b *Buffer) settleAt(o *deferredWrite, r int) bool {
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {
 		b.refuseRowOrder(b.slots[j].own, o.op)
-		b.publishYReady(j, layout.Counted(o.op, 0, true))
+		b.publishYReady(j, protocol.Counted(o.op, 0, true))
 		b.wakeAll()
 	}
-	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	slab.Word(layout.Done(b.self)).Store(protocol.Counted(o.op, 0, true))
 	b.dom.Wake(r)
 	return true
 }

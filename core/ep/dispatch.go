@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
@@ -110,8 +110,8 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active rank
 	s.slab = *slab
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
-		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, hasMore: a.HasMore,
-		scales: a.Scales, fp32Outputs: a.FP32Outputs, flat: a.Flat, noRouting: a.NoRouting, extra: packExtra(a),
+		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), hasMore: a.HasMore,
+		rowType: a.RowType, outputType: a.OutputType, flat: a.Flat, noRouting: a.NoRouting, extra: packExtra(a),
 		preReduce: a.PreReduce,
 	}
 	b.rec.begin(s, kindDispatch)
@@ -159,7 +159,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active ranks
 	switch l := int(slab.LocalExperts); {
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		err = invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
-	case a.TopK < 1 || a.TopK > layout.MaxTopK:
+	case a.TopK < 1 || a.TopK > protocol.MaxTopK:
 		err = badTopK(a.TopK)
 	case a.NumTokens > maxSelections/a.TopK:
 		err = invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, maxSelections)
@@ -182,13 +182,13 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active ranks
 // checkShape returns the slab of the shape that is asked for, until the next
 // call.
 func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
-	if !a.NoRouting && a.Flat && (a.TopK < 1 || a.TopK > layout.MaxTopK) {
+	if !a.NoRouting && a.Flat && (a.TopK < 1 || a.TopK > protocol.MaxTopK) {
 		return nil, badTopK(a.TopK) // their width would be refused, less clearly
 	}
 	shape := layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
-		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
-		UE8M0: a.Scales == device.ScalesUE8M0, FP32Outputs: a.FP32Outputs,
+		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
+		RowType: a.RowType, OutputType: a.OutputType,
 		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
 	}
 	slab := &b.asked
@@ -199,18 +199,15 @@ func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 		}
 		*slab = of
 	}
-	if a.Scales != device.ScalesFloat32 && !a.FP8 {
-		return nil, invalid("%s is set without fp8", a.Scales)
-	}
 	if b.slabBytes != 0 && slab.SizeBytes > b.slabBytes {
 		return nil, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
-			a.MaxTokens, a.Hidden, a.NumExperts, OutputName(a.FP32Outputs), slab.SizeBytes, b.slabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, a.OutputType, slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
 }
 
 func badTopK(k int) error {
-	return invalid("topk_idx has %d selections per token, allowed 1 to %d", k, layout.MaxTopK)
+	return invalid("topk_idx has %d selections per token, allowed 1 to %d", k, protocol.MaxTopK)
 }
 
 func checkExperts(a *DispatchArgs) error {

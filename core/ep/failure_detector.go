@@ -35,9 +35,6 @@ func NewFailureDetector(dom transport.Domain, epoch uint16) *FailureDetector {
 	return d
 }
 
-// PollInterval is how often a wait shows that it is alive.
-func (d *FailureDetector) PollInterval() time.Duration { return d.pollInterval }
-
 // Show tells the others which ranks this rank waits for and since when, and that it is
 // alive. No ranks: it does not wait.
 func (d *FailureDetector) Show(waiting rankset.Set, since time.Time) {

@@ -247,16 +247,16 @@ func TestCallerMask(t *testing.T) {
 	}
 }
 
-// TestHooksOfTests: the two switches that exist for tests do what they say.
-func TestHooksOfTests(t *testing.T) {
-	w := newWorld(t, 1, ep.Config{CorruptCombine: true, DebugFill: true})
+// TestDebugFill: released memory is filled.
+func TestDebugFill(t *testing.T) {
+	w := newWorld(t, 1, ep.Config{DebugFill: true})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 2, topk: 1}
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{1}, weights: []float32{1}}
 	d, err := w.dispatch(0, s, &in)
 	require.NoError(t, err)
 	row := d.res.RecvX[4*32 : 5*32]
 	require.Equal(t, make([]byte, 32), row)
-	require.Error(t, w.combineAndCheck(0, s, []input{in}, d), "the oracle sees one flipped bit")
+	require.NoError(t, w.combineAndCheck(0, s, []input{in}, d))
 	require.NoError(t, w.bufs[0].Release(d.res.Op))
 	for _, v := range row {
 		require.Equal(t, byte(0xff), v, "released memory is filled")

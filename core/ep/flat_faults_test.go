@@ -12,12 +12,13 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-var flatTrio = flatShape{shape: trio, extra: [layout.NumExtras]int{3, 0, 8}}
+var flatTrio = flatShape{shape: trio, extra: [protocol.NumExtras]int{3, 0, 8}}
 
 // flatExchange runs a flat dispatch and combine and compares both with the
 // oracle, which goes by the mask that the calls leave behind.

@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
-var flatPair = flatShape{shape: pair, extra: [layout.NumExtras]int{4}}
+var flatPair = flatShape{shape: pair, extra: [protocol.NumExtras]int{4}}
 
 // TestFlatMismatch: ranks that disagree are told the same by name, no rank
 // waits for the other, and the buffer stays usable.
@@ -31,7 +31,7 @@ func TestFlatMismatch(t *testing.T) {
 			"no routing":  {func(a *ep.DispatchArgs) { a.NoRouting, a.TopkWeights = true, nil }, "sending of topk_idx and topk_weights is "},
 			"wider extra": {func(a *ep.DispatchArgs) { a.ExtraRowBytes[0], a.Extra[0] = 5, make([]byte, 20) }, "bytes per row of extra[0] is "},
 			"more extra":  {func(a *ep.DispatchArgs) { a.ExtraRowBytes[3], a.Extra[3] = 65535, make([]byte, 4*65535) }, "bytes per row of extra[3] is "},
-			"outputs":     {func(a *ep.DispatchArgs) { a.FP32Outputs = true }, "output dtype is "},
+			"outputs":     {func(a *ep.DispatchArgs) { a.OutputType = protocol.FP32 }, "output dtype is "},
 			"M":           {func(a *ep.DispatchArgs) { a.MaxTokens++ }, "num_max_tokens_per_rank is "},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestFlatMismatch(t *testing.T) {
 // TestBadFlatDispatch: every mistake is named and consumes nothing.
 func TestBadFlatDispatch(t *testing.T) {
 	w := newWorld(t, 1, ep.Config{NumBytes: 24 << 20})
-	s := flatShape{shape: shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}, extra: [layout.NumExtras]int{0, 6}}
+	s := flatShape{shape: shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}, extra: [protocol.NumExtras]int{0, 6}}
 	in := flatInput{input: randomInput(r2(0), 4, 16, 2, 4, uniform)}
 	in.extra[1] = make([]byte, 24)
 	for name, c := range map[string]struct {
@@ -73,9 +73,9 @@ func TestBadFlatDispatch(t *testing.T) {
 		"K":               {func(a *ep.DispatchArgs) { a.TopK = 65 }, "65 selections per token, allowed 1 to 64"},
 		"no K":            {func(a *ep.DispatchArgs) { a.TopK = 0 }, "0 selections per token, allowed 1 to 64"},
 		"expert":          {func(a *ep.DispatchArgs) { a.TopkIdx = []int64{0, 1, 2, 4, 0, 1, 0, 1} }, "topk_idx[1, 1] is 4"},
-		"weights, packed": {func(a *ep.DispatchArgs) { a.Flat, a.ExtraRowBytes = false, [layout.NumExtras]int{} }, "topk_weights are given, allowed with flat rows only"},
+		"weights, packed": {func(a *ep.DispatchArgs) { a.Flat, a.ExtraRowBytes = false, [protocol.NumExtras]int{} }, "topk_weights are given, allowed with flat rows only"},
 		"extra, packed":   {func(a *ep.DispatchArgs) { a.Flat, a.TopkWeights = false, nil }, "extra[1] without flat rows"},
-		"fp8 hidden":      {func(a *ep.DispatchArgs) { a.FP8 = true }, "multiples of 128"},
+		"fp8 hidden":      {func(a *ep.DispatchArgs) { a.RowType = protocol.FP8 }, "multiples of 128"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := new(dispatched)
@@ -122,7 +122,7 @@ func TestBadFlatCombine(t *testing.T) {
 // TestNoAllocationsFlat: flat operations allocate nothing either.
 func TestNoAllocationsFlat(t *testing.T) {
 	w := newWorld(t, 1, ep.Config{NumBytes: 12 << 20})
-	s := flatShape{shape: shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}, extra: [layout.NumExtras]int{8}}
+	s := flatShape{shape: shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}, extra: [protocol.NumExtras]int{8}}
 	in := flatInput{input: randomInput(r2(0), 8, 16, 2, 4, uniform)}
 	in.extra[0] = make([]byte, 64)
 	var d dispatched
@@ -147,7 +147,7 @@ func TestNoAllocationsFlat(t *testing.T) {
 // experts, because a flat row belongs to none.
 func TestFlatStats(t *testing.T) {
 	r := seeded(t)
-	s := flatShape{shape: shape{ranks: 3, maxTokens: 9, hidden: 64, experts: 12, topk: 4}, extra: [layout.NumExtras]int{5}}
+	s := flatShape{shape: shape{ranks: 3, maxTokens: 9, hidden: 64, experts: 12, topk: 4}, extra: [protocol.NumExtras]int{5}}
 	w := newWorld(t, s.ranks, ep.Config{NumBytes: 64 << 20})
 	to := make([][]uint64, s.ranks) // [rank][destination]
 	from := make([][]uint64, s.ranks)

@@ -11,19 +11,20 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // flatShape is a shape with what tokens bring along.
 type flatShape struct {
 	shape
 	noRouting bool
-	extra     [layout.NumExtras]int
+	extra     [protocol.NumExtras]int
 }
 
 // flatInput is one rank's part of a flat operation.
 type flatInput struct {
 	input
-	extra [layout.NumExtras][]byte
+	extra [protocol.NumExtras][]byte
 }
 
 func randomFlatShape(r *rand.Rand, ranks int) flatShape {

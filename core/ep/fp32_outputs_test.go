@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // fp32Value is what expert e answers to a value: it has more digits than bf16.
@@ -128,7 +128,7 @@ func TestFP32NeedsRoom(t *testing.T) {
 // A first dispatch sizes the buffer, whatever its rows and outputs are.
 func TestFirstDispatchSizesForEveryFormat(t *testing.T) {
 	for _, s := range []shape{
-		{fp8: true}, {fp8: true, scales: device.ScalesUE8M0}, {fp8: true, scales: device.ScalesUE8M0, fp32: true},
+		{fp8: true}, {fp8: true, scales: protocol.FP8UE8M0}, {fp8: true, scales: protocol.FP8UE8M0, fp32: true},
 	} {
 		s.ranks, s.maxTokens, s.hidden, s.experts, s.topk = 1, 4, 512, 2, 1
 		w := newWorld(t, 1, ep.Config{})

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 var small = shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
@@ -23,8 +23,9 @@ func TestBadDispatch(t *testing.T) {
 	}{
 		"T > M":              {func(a *ep.DispatchArgs) { a.MaxTokens = a.NumTokens - 1 }, "num_max_tokens_per_rank"},
 		"hidden":             {func(a *ep.DispatchArgs) { a.Hidden = 12 }, "hidden 12"},
-		"fp8 hidden":         {func(a *ep.DispatchArgs) { a.FP8 = true }, "multiples of 128"},
-		"scales without fp8": {func(a *ep.DispatchArgs) { a.Scales = device.ScalesPow2 }, "round_scale is set without fp8"},
+		"fp8 hidden":         {func(a *ep.DispatchArgs) { a.RowType = protocol.FP8 }, "multiples of 128"},
+		"float32 rows":       {func(a *ep.DispatchArgs) { a.RowType = protocol.FP32 }, "rows of float32, allowed bf16 and fp8"},
+		"fp8 outputs":        {func(a *ep.DispatchArgs) { a.OutputType = protocol.FP8 }, "expert outputs of fp8, allowed bf16 and float32"},
 		"K":                  {func(a *ep.DispatchArgs) { a.TopK = 65 }, "65 selections per token, allowed 1 to 64"},
 		"E % R":              {func(a *ep.DispatchArgs) { a.NumExperts = 5 }, "num_experts 5, allowed multiples of num_ranks 2"},
 		"expert too large":   {func(a *ep.DispatchArgs) { a.TopkIdx = []int64{0, 1, 2, 3, 0, 4, 1, 2} }, "topk_idx[2, 1] is 4, allowed -1 to 3"},
@@ -168,9 +169,9 @@ func TestDisagreement(t *testing.T) {
 		"H":     {shape{ranks: 2, maxTokens: 4, hidden: 24, experts: 4, topk: 2}, "hidden is"},
 		"E":     {shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 6, topk: 2}, "num_experts is"},
 		"dtype": {shape{ranks: 2, maxTokens: 4, hidden: 128, experts: 4, topk: 2, fp8: true}, "is"},
-		"scales": {shape{ranks: 2, maxTokens: 4, hidden: 512, experts: 4, topk: 2, fp8: true, scales: device.ScalesPow2},
+		"scales": {shape{ranks: 2, maxTokens: 4, hidden: 512, experts: 4, topk: 2, fp8: true, scales: protocol.FP8Pow2},
 			"the format of fp8 scales is"},
-		"scale words": {shape{ranks: 2, maxTokens: 4, hidden: 512, experts: 4, topk: 2, fp8: true, scales: device.ScalesUE8M0},
+		"scale words": {shape{ranks: 2, maxTokens: 4, hidden: 512, experts: 4, topk: 2, fp8: true, scales: protocol.FP8UE8M0},
 			"the format of fp8 scales is"},
 		"outputs": {shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 2, fp32: true},
 			"output dtype is"},
@@ -178,9 +179,9 @@ func TestDisagreement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			shapes := []shape{small, c.other}
-			if c.other.scales != device.ScalesFloat32 {
+			if c.other.scales != 0 {
 				shapes[0] = c.other
-				shapes[0].scales = device.ScalesFloat32
+				shapes[0].scales = 0
 			}
 			w.each(func(rank int) error {
 				in := randomInput(r2(rank), 4, shapes[rank].hidden, 2, shapes[rank].experts, uniform)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -46,7 +46,7 @@ func preReduceShape(r *rand.Rand, ranks int) shape {
 	s := randomShape(r, ranks)
 	s.fp32 = r.IntN(3) == 0
 	if s.fp8 = r.IntN(3) == 0; s.fp8 {
-		s.hidden, s.scales = 128, device.ScaleFormat(r.IntN(2))
+		s.hidden, s.scales = 128, protocol.FP8+protocol.DType(r.IntN(2))
 	}
 	return s
 }

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -140,7 +140,7 @@ func (s *rankSpec) config() ep.Config {
 var processLink = link.Config{RingBytes: 1 << 14, NumMessages: 4}
 
 func (s *rankSpec) meet() (*multihost.Domain, error) {
-	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
+	keys, err := wire.NewKeyring(func() ([]byte, error) { return []byte(os.Getenv(keyVariable)), nil })
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
 		f.fp32 = false
 	case 3:
 		if flat = r.IntN(2) == 1; r.IntN(2) == 1 {
-			f.fp8, f.hidden, f.scales = true, 512, device.ScaleFormat(r.IntN(3))
+			f.fp8, f.hidden, f.scales = true, 512, protocol.FP8+protocol.DType(r.IntN(3))
 		}
 	}
 	return f, flat

@@ -8,6 +8,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
@@ -51,15 +52,15 @@ func TestQuiescedOnceOut(t *testing.T) {
 			w, watch := newWatchedPair(t)
 			c.before(w)
 			open := w.doms[1].Control(1).Word(layout.Open(0)).Load()
-			require.True(t, layout.IsFor(open, c.op))
-			slab, err := w.doms[1].Slab(1, layout.Detail(open))
+			require.True(t, protocol.IsFor(open, c.op))
+			slab, err := w.doms[1].Slab(1, protocol.DetailOf(open))
 			require.NoError(t, err)
 			out := false
 			watch.act = func() { fenceZero(w.doms[1].Members()); out = true }
 			c.write(w)
 			require.True(t, out, "it was not taken out where it should be")
-			require.False(t, layout.IsFor(slab.Word(layout.Arrive(0)).Load(), c.op))
-			require.False(t, layout.IsFor(slab.Word(layout.Done(0)).Load(), c.op))
+			require.False(t, protocol.IsFor(slab.Word(layout.Arrive(0)).Load(), c.op))
+			require.False(t, protocol.IsFor(slab.Word(layout.Done(0)).Load(), c.op))
 			for l := range pair.experts / pair.ranks {
 				require.Zero(t, slab.Word(layout.Counter(l)).Load())
 			}

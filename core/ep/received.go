@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // takeCounts reads counters and layout of our slab into the caller's memory, once. Only
@@ -18,7 +19,7 @@ func (b *Buffer) takeCounts(s *slot) error {
 		if b.misses(s) { // it may have reserved rows of another shape
 			reserved = min(reserved, uint64(s.slab.RowsPerExpert))
 		}
-		if !layout.Fits(reserved, 0, uint64(s.slab.RowsPerExpert)) {
+		if !protocol.Fits(reserved, 0, uint64(s.slab.RowsPerExpert)) {
 			b.violates(violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), reserved, fmt.Sprintf("0 to %d", s.slab.RowsPerExpert)})
 			return b.surrender()
 		}
@@ -50,7 +51,7 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	for t := range s.counted.All() {
 		v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
 		if v&(1<<32-1) == 0 {
-			holes = holes || v == layout.Withdrawn
+			holes = holes || v == protocol.Withdrawn
 			continue
 		}
 		to[t] = int64(v)
@@ -72,7 +73,7 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	end := uint64(0)
 	for _, v := range ranges { // in order of their first rows
 		begin, n := v>>32, v&(1<<32-1)
-		if begin < end || !layout.Fits(begin, n, uint64(s.received[l])) {
+		if begin < end || !protocol.Fits(begin, n, uint64(s.received[l])) {
 			b.violates(violation{
 				b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), v,
 				fmt.Sprintf("rows from %d on, within %d", end, s.received[l]),

@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/telemetry"
@@ -20,10 +21,10 @@ type recorder struct {
 	on          bool
 	area        telemetry.Area
 	clock       telemetry.Clock
-	inFlight    [layout.MaxSlots][2]inFlight // by slot; dispatch, combine
-	readerWaits [layout.MaxSlots]delay       // waits for the readers of a combine, which no record shows
-	before      counted                      // the counters after the last step
-	present     uint64                       // bytes made present ahead of use
+	inFlight    [protocol.MaxSlotsCPU][2]inFlight // by slot; dispatch, combine
+	readerWaits [protocol.MaxSlotsCPU]delay       // waits for the readers of a combine, which no record shows
+	before      counted                           // the counters after the last step
+	present     uint64                            // bytes made present ahead of use
 	slabs       int
 	events      telemetry.Events
 	ended       bool // the buffer is being closed: no reader is left

@@ -2,6 +2,7 @@ package ep
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -57,10 +58,10 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		if gaveUp || !b.exchanges(s) { // a rank with the other form may wait for an answer
 			b.refuseRowOrder(s.own, s.op)
 		}
-		b.publishYReady(s.index, layout.Counted(s.op, published, true))
+		b.publishYReady(s.index, protocol.Counted(s.op, published, true))
 	}
 	for r := range s.sent.All() {
-		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, true))
+		s.dst[r].Word(layout.Done(b.self)).Store(protocol.Counted(s.op, s.combines, true))
 	}
 	if !s.unsent.Empty() {
 		b.deferWrites(s, s.unsent, !s.isOpen())

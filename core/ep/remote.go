@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -142,7 +143,7 @@ func (b *Buffer) releaseRemote() {
 func (b *Buffer) checkRemote(slab *layout.Slab, a *DispatchArgs) error {
 	k := 0
 	if a.PreReduce {
-		k = min(max(a.TopK, 0), layout.MaxTopK)
+		k = min(max(a.TopK, 0), protocol.MaxTopK)
 	}
 	if b.remote == nil || (rowsFor(slab, int64(k), b.remote.longest) > 0 && outputsFor(slab, b.remote.longest) > 0) {
 		return nil
@@ -190,11 +191,11 @@ func (b *Buffer) takeMessage(r int, msg []byte) bool {
 	}
 	s := &b.slots[h.slot]
 	switch h.kind {
-	case kindControlWords:
+	case protocol.MessageControlWords:
 		return b.takeControlWords(s, r, msg)
-	case kindRows:
+	case protocol.MessageRows:
 		return b.takeRows(s, r, h.op, msg)
-	case kindOutputs:
+	case protocol.MessageOutputs:
 		return b.takeOutputs(s, r, h.op, msg)
 	}
 	return false

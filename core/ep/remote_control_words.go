@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // controlWords are what one rank tells another about one slot. Only the latest
@@ -52,7 +53,7 @@ func (b *Buffer) flush() {
 func (b *Buffer) sendControlWords(s *slot, r int) bool {
 	f := &s.remote[r]
 	now := controlWords{open: b.published.open[s.index], y: f.lastSent.y}
-	if y := b.published.yReady[s.index]; s.own != nil && layout.IsFor(y, s.served) && s.hasCome(r) {
+	if y := b.published.yReady[s.index]; s.own != nil && protocol.IsFor(y, s.served) && s.hasCome(r) {
 		now.y = y
 	}
 	if f.shadow != nil {
@@ -65,7 +66,7 @@ func (b *Buffer) sendControlWords(s *slot, r int) bool {
 	if !ok {
 		return false
 	}
-	b.stamp(msg, kindControlWords, s.index, 0)
+	b.stamp(msg, protocol.MessageControlWords, s.index, 0)
 	now.put(msg)
 	if b.post(r, controlWordsBytes) {
 		f.lastSent = now
@@ -98,7 +99,7 @@ func (b *Buffer) stamp(msg []byte, kind uint8, slot int, op uint64) {
 // hasCome reports whether a rank's rows for the operation that we serve are
 // all here.
 func (s *slot) hasCome(r int) bool {
-	return s.own.seg.Word(layout.Arrive(r)).Load() == layout.Sealed(s.served, r)
+	return s.own.seg.Word(layout.Arrive(r)).Load() == protocol.Sealed(s.served, r)
 }
 
 // takeControlWords stores what a remote rank says of a slot in the place where local
@@ -120,7 +121,7 @@ func (b *Buffer) takeControlWords(s *slot, r int, msg []byte) bool {
 // ours reports whether a word can be one of the slot: it carries an operation of that
 // slot, or none.
 func (b *Buffer) ours(s *slot, word uint64) bool {
-	n := layout.Op(word)
+	n := protocol.Op(word)
 	return word == 0 || n%uint64(len(b.slots)) == uint64(s.index)
 }
 
@@ -134,21 +135,21 @@ func raise(w *atomic.Uint64, v uint64) {
 
 // missesOutputs reports whether y_ready publishes more than what has arrived.
 func (b *Buffer) missesOutputs(s *slot, r int, y uint64) bool {
-	if !s.live || !layout.IsFor(y, s.op) || !s.sent.Has(r) || b.rowsAt(s, r) == 0 {
+	if !s.live || !protocol.IsFor(y, s.op) || !s.sent.Has(r) || b.rowsAt(s, r) == 0 {
 		return false
 	}
 	has := b.peers[r].yReady(s.index).Load()
-	if !layout.IsFor(has, s.op) {
-		return layout.Combines(y) > 0
+	if !protocol.IsFor(has, s.op) {
+		return protocol.Combines(y) > 0
 	}
-	return layout.Combines(y) > layout.Combines(has)
+	return protocol.Combines(y) > protocol.Combines(has)
 }
 
 // takeDone stores a source's done in our slab, for the operation that we serve
 // and only after its rows: once done is there, the slab may be reused.
 func (b *Buffer) takeDone(s *slot, r int, done uint64) bool {
-	if s.own == nil || done == 0 || !layout.IsFor(done, s.served) {
-		return s.own == nil || done == 0 || !layout.IsPast(done, s.served)
+	if s.own == nil || done == 0 || !protocol.IsFor(done, s.served) {
+		return s.own == nil || done == 0 || !protocol.IsPast(done, s.served)
 	}
 	if !s.hasCome(r) && s.remote[r].in.op != s.served+1 {
 		return false

@@ -3,28 +3,19 @@ package ep
 import (
 	"encoding/binary"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // Messages between remote ranks; docs/wire.md has the tables. All numbers are
 // little-endian.
-const messageVersion = 1
-
-const (
-	kindControlWords = 1 // open, y_ready and done of one slot
-	kindRows         = 2 // a piece of one source's rows
-	kindOutputs      = 3 // a piece of the outputs for one source
-)
-
 const (
 	headBytes         = 16
 	controlWordsBytes = headBytes + 3*8
-	paramsWords       = paramExtra + 1
-	rowsHeadBytes     = headBytes + paramsWords*8 + 16
-	outputsHeadBytes  = layout.LineBytes
+	rowsHeadBytes     = headBytes + protocol.NumParams*8 + 16
+	outputsHeadBytes  = protocol.LineBytes
 	// sectionAlign and rowAlign are those of what follows a head.
-	sectionAlign, rowAlign = 8, layout.LineBytes
+	sectionAlign, rowAlign = 8, protocol.LineBytes
 )
 
 // head begins every message.
@@ -36,7 +27,7 @@ type head struct {
 }
 
 func (h *head) put(msg []byte) {
-	msg[0], msg[1] = messageVersion, h.kind
+	msg[0], msg[1] = protocol.MessageVersion, h.kind
 	binary.LittleEndian.PutUint16(msg[2:], h.epoch)
 	binary.LittleEndian.PutUint16(msg[4:], uint16(h.rank))
 	binary.LittleEndian.PutUint16(msg[6:], uint16(h.slot))
@@ -44,7 +35,7 @@ func (h *head) put(msg []byte) {
 }
 
 func readHead(msg []byte) (h head, ok bool) {
-	if len(msg) < headBytes || msg[0] != messageVersion {
+	if len(msg) < headBytes || msg[0] != protocol.MessageVersion {
 		return head{}, false
 	}
 	return head{
@@ -66,8 +57,8 @@ func (h *rowsHead) put(msg []byte, op uint64) {
 	for i, v := range h.params.words(op) {
 		binary.LittleEndian.PutUint64(at[8*i:], v)
 	}
-	binary.LittleEndian.PutUint64(at[8*paramExtra:], h.params.extra)
-	at = at[8*paramsWords:]
+	binary.LittleEndian.PutUint64(at[8*protocol.ParamExtras:], h.params.extra)
+	at = at[8*protocol.NumParams:]
 	for i, v := range [...]uint32{h.total, h.first, h.rows, h.entries} {
 		binary.LittleEndian.PutUint32(at[4*i:], v)
 	}
@@ -78,15 +69,15 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 		return rowsHead{}, false
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(msg[headBytes+8*i:]) }
-	h.params = paramsOf(word(paramFlags))
+	h.params = paramsOf(word(protocol.ParamFlags))
 	p := &h.params
-	p.maxTokens, p.hidden, p.experts = word(paramMaxTokens), word(paramHidden), word(paramExperts)
-	p.topK, p.tokens, p.extra = word(paramTopK), word(paramTokens), word(paramExtra)
-	at := msg[headBytes+8*paramsWords:]
+	p.maxTokens, p.hidden, p.experts = word(protocol.ParamMaxTokens), word(protocol.ParamHidden), word(protocol.ParamExperts)
+	p.topK, p.tokens, p.extra = word(protocol.ParamTopK), word(protocol.ParamTokens), word(protocol.ParamExtras)
+	at := msg[headBytes+8*protocol.NumParams:]
 	for i, v := range [...]*uint32{&h.total, &h.first, &h.rows, &h.entries} {
 		*v = binary.LittleEndian.Uint32(at[4*i:])
 	}
-	return h, word(paramOp) == op+1 && p.known(word(paramFlags)) && p.topK >= 1 && p.topK <= layout.MaxTopK && p.tokens <= p.maxTokens &&
+	return h, word(protocol.ParamOp) == op+1 && p.known(word(protocol.ParamFlags)) && p.topK >= 1 && p.topK <= protocol.MaxTopK && p.tokens <= p.maxTokens &&
 		uint64(h.total) <= p.tokens && h.rows <= h.total && h.first <= h.total-h.rows &&
 		uint64(h.entries) <= uint64(h.rows)*p.topK && (h.rows > 0 || h.total == 0)
 }
@@ -94,8 +85,7 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 // known reports whether every bit of the flags from which params were read has a meaning
 // here.
 func (p *params) known(flags uint64) bool {
-	return p.words(0)[paramFlags] == flags && p.scales <= device.ScalesUE8M0 &&
-		(p.fp8 || p.scales == device.ScalesFloat32) && (p.flat || (p.extra == 0 && !p.noRouting)) && !(p.flat && p.preReduce)
+	return uint64(p.flags()) == flags && (p.flat || (p.extra == 0 && !p.noRouting)) && !(p.flat && p.preReduce)
 }
 
 // sections are where the parts of a piece of rows lie in its message.
@@ -152,7 +142,7 @@ func rowsFor(slab *layout.Slab, preReduceK, longest int64) int64 {
 	case preReduceK > 0:
 		each += 1 + preReduceK*(2+4) // one expert may come twice
 	case !slab.Flat:
-		each += 1 + 2*min(slab.LocalExperts, layout.MaxTopK)
+		each += 1 + 2*min(slab.LocalExperts, protocol.MaxTopK)
 	}
 	return max(longest-fixed, 0) / each
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
@@ -193,7 +193,7 @@ func TestRemoteMessages(t *testing.T) {
 			require.ErrorIs(t, a.p.Wait(ep.PhaseDone, 0), ep.ErrInProgress)
 		}
 		before := a.bufs[0].Counters().NumMessagesDropped
-		a.send(controlWordsMessage(1<<16, 0, layout.Counted(0, 0, true))) // done before rows
+		a.send(controlWordsMessage(1<<16, 0, protocol.Counted(0, 0, true))) // done before rows
 		require.Equal(t, before+1, a.bufs[0].Counters().NumMessagesDropped)
 		a.send(controlWordsMessage(1<<16, 0, 0))
 		a.send(good)
@@ -239,7 +239,7 @@ func FuzzRemoteMessages(f *testing.F) {
 		f.Add(whole(preReduce, outputsMessage(formOf(preReduce), 4, 0, 4)), false)
 		f.Add(whole(preReduce, outputsMessage(formOf(preReduce), 3, 0, 2)), false)
 	}
-	f.Add(append(controlWordsMessage(1<<16, 0, 0), controlWordsMessage(1<<16, 1<<16|2, 1<<16|1)...), true)
+	f.Add(append(controlWordsMessage(1<<16, 0, 0), controlWordsMessage(1<<16, protocol.Counted(0, 1, false), protocol.Counted(0, 0, true))...), true)
 	f.Fuzz(func(t *testing.T, all []byte, deterministic bool) {
 		a := newAlone(t, deterministic, len(all) > 0 && all[0]&2 != 0)
 		defer a.end()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -66,7 +67,7 @@ func readOutputsHead(msg []byte) (h outputsHead, ok bool) {
 // operation wants none.
 func (b *Buffer) sendOutputs(s *slot, r int) bool {
 	word := b.published.yReady[s.index]
-	if s.own == nil || !layout.IsFor(word, s.served) || layout.Combines(word) == 0 || !s.hasCome(r) {
+	if s.own == nil || !protocol.IsFor(word, s.served) || protocol.Combines(word) == 0 || !s.hasCome(r) {
 		return true
 	}
 	f := &s.remote[r]
@@ -78,7 +79,7 @@ func (b *Buffer) sendOutputs(s *slot, r int) bool {
 	if !kept || s.shownFor != s.served || f.in.lay.Shape != s.shown.Shape {
 		total = 0 // its rows had no place here: zeros
 	}
-	for f.outs.begin(word &^ 1); !f.outs.done; {
+	for f.outs.begin(word &^ protocol.Final); !f.outs.done; {
 		if !b.sendPiece(s, r, total) {
 			return false
 		}
@@ -98,7 +99,7 @@ func (b *Buffer) sendPiece(s *slot, r int, total int64) bool {
 	if !ok {
 		return false
 	}
-	b.stamp(msg, kindOutputs, s.index, s.served)
+	b.stamp(msg, protocol.MessageOutputs, s.index, s.served)
 	h := outputsHead{
 		word: f.outs.word, total: uint32(total), first: uint32(f.outs.row), rows: uint32(n), form: formOf(f.in.params.preReduce),
 	}
@@ -168,7 +169,7 @@ func (b *Buffer) isMemberRank(r int) bool { return b.members().Has(r) }
 // that we have released wants none.
 func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	h, ok := readOutputsHead(msg)
-	if !ok || !layout.IsFor(h.word, n) || layout.IsLast(h.word) || layout.Combines(h.word) == 0 {
+	if !ok || !protocol.IsFor(h.word, n) || protocol.IsLast(h.word) || protocol.Combines(h.word) == 0 {
 		return false
 	}
 	if s.op != n || !s.live || !s.sent.Has(r) {

@@ -46,7 +46,7 @@ func (b *Buffer) addUp(msg []byte, s *slot, r int, first, n int64) {
 	b.scratch.own[0] = bytesOf(s.own.seg, lay.Y())
 	b.scratch.reduce = device.ReduceBatch{
 		Out: msg[:n*lay.OutputBytes()], Hidden: int(lay.Hidden), TopK: int(k), Sources: b.scratch.own[:],
-		FP32: lay.FP32Outputs, FP32Out: lay.FP32Outputs,
+		RowType: lay.OutputType, OutType: lay.OutputType,
 		Jobs: in.terms[first*k : (first+n)*k], Weights: in.weights[first*k : (first+n)*k],
 	}
 	b.kern.Reduce(&b.scratch.reduce)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 func formOf(preReduce bool) uint32 {
@@ -23,7 +23,7 @@ func formOf(preReduce bool) uint32 {
 func outputsMessage(form uint32, total, first, rows int) []byte {
 	msg := make([]byte, 64)
 	head(msg, 3, 1, 1, 0, 0)
-	binary.LittleEndian.PutUint64(msg[16:], layout.Counted(0, 1, false))
+	binary.LittleEndian.PutUint64(msg[16:], protocol.Counted(0, 1, false))
 	for i, v := range []uint32{uint32(total), uint32(first), uint32(rows), form} {
 		binary.LittleEndian.PutUint32(msg[24+4*i:], v)
 	}
@@ -68,7 +68,7 @@ func TestRemotePreReduceMessages(t *testing.T) {
 		}
 		a.send(outputsMessage(formOf(preReduce), n, 0, 1)) // in two pieces
 		next := outputsMessage(formOf(!preReduce), n, 0, n)
-		binary.LittleEndian.PutUint64(next[16:], layout.Counted(0, 2, false))
+		binary.LittleEndian.PutUint64(next[16:], protocol.Counted(0, 2, false))
 		a.send(next) // wrong, and of another combine: the first one goes on
 		a.send(outputsMessage(formOf(preReduce), n, 1, n-1))
 		require.NoError(t, a.c.Wait(ep.PhaseDone, 5*time.Second))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -135,7 +136,7 @@ func (b *Buffer) reserveOffsets(s *slot, in *inRows) {
 			continue
 		}
 		begin := s.own.seg.Word(layout.Counter(l)).Add(uint64(n)) - uint64(n)
-		if !layout.Fits(begin, uint64(n), uint64(in.lay.RowsPerExpert)) {
+		if !protocol.Fits(begin, uint64(n), uint64(in.lay.RowsPerExpert)) {
 			in.none, in.short = true, violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), begin, fmt.Sprintf("%d less %d rows", in.lay.RowsPerExpert, n)}
 			return // the ranks disagree, and their parameters say so; or it was overwritten
 		}
@@ -155,7 +156,7 @@ func (b *Buffer) announceFor(s *slot, r int) {
 		}
 	}
 	in.params.store(slab, r, s.served)
-	slab.Word(layout.Announced(r)).Store(layout.Sealed(s.served, r))
+	slab.Word(layout.Announced(r)).Store(protocol.Sealed(s.served, r))
 }
 
 // ordered reports whether the order is there, and reads the source's places.
@@ -164,7 +165,7 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 	if in.placed || in.none {
 		return true
 	}
-	if !layout.IsFor(s.own.rowOrder, s.served) {
+	if !protocol.IsFor(s.own.rowOrder, s.served) {
 		return false
 	}
 	in.placed = true
@@ -299,7 +300,7 @@ func (b *Buffer) storeRows(s *slot, in *inRows, msg []byte, x *sections, rows in
 		at := int64(j.Expert)*in.lay.RowsPerExpert + int64(j.Pos)
 		copy(to.SrcInfo[4*at:][:4], b.remote.lists[x.tokens.Off+4*int64(j.Token):])
 	}
-	if in.lay.FP8 {
+	if in.lay.RowType.IsFP8() {
 		storeScales(&in.lay, to.Scales, part(msg, x.scales), b.remote.jobs, int64(rows))
 	}
 	first := int64(b.remote.jobs[0].Pos)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -121,7 +121,7 @@ func TestRemoteSameBits(t *testing.T) {
 		s := randomFlatShape(r, len(hosts.Of))
 		if i%3 == 1 {
 			s.fp8, s.hidden = true, 512
-			s.scales = device.ScaleFormat(r.IntN(3))
+			s.scales = protocol.FP8 + protocol.DType(r.IntN(3))
 		}
 		flat := i%2 == 1
 		ins := flatInputs(r, s, routings[r.IntN(len(routings))])

@@ -6,6 +6,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -182,7 +183,7 @@ func (b *Buffer) leaseRows(s *slot, r int) bool {
 		return false
 	}
 	b.remote.leases[r] = lease{msg: msg, parts: x, n: n, entries: entries}
-	b.stamp(msg, kindRows, s.index, s.op)
+	b.stamp(msg, protocol.MessageRows, s.index, s.op)
 	h := rowsHead{params: s.params, total: uint32(total), first: uint32(f.row), rows: uint32(n), entries: uint32(entries)}
 	h.put(msg, s.op)
 	if f.row == 0 {
@@ -278,13 +279,13 @@ func (b *Buffer) settleRemote(o *deferredWrite, r, j int) bool {
 	if !ok {
 		return false
 	}
-	b.stamp(msg, kindRows, j, o.op)
+	b.stamp(msg, protocol.MessageRows, j, o.op)
 	h := rowsHead{params: o.params}
 	h.put(msg, o.op)
 	clear(part(msg, x.counts))
 	if !b.post(r, x.size) {
 		return false
 	}
-	shadow.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	shadow.Word(layout.Done(b.self)).Store(protocol.Counted(o.op, 0, true))
 	return true
 }

@@ -2,6 +2,7 @@ package ep
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -15,7 +16,7 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	}
 	s.a = set.Ranks()
 	s.served = i
-	b.publishOpen(s.index, layout.Word(i, uint16(s.own.id)))
+	b.publishOpen(s.index, protocol.Word(i, uint16(s.own.id)))
 	b.wakeAll()
 }
 
@@ -85,16 +86,16 @@ func (b *Buffer) clean(s *slot, allPublished bool) {
 		n, p, ok := loadParams(s.own.seg, r)
 		switch {
 		case !ok:
-			most = layout.MaxLocalExperts
+			most = protocol.MaxLocalExperts
 		case n == s.served:
-			most = max(most, int64(min(p.experts/uint64(b.ranks), layout.MaxLocalExperts)))
+			most = max(most, int64(min(p.experts/uint64(b.ranks), protocol.MaxLocalExperts)))
 		}
 	}
 	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
 		b.fill(s)
 	}
 	if !allPublished {
-		most = layout.MaxLocalExperts
+		most = protocol.MaxLocalExperts
 	}
 	for l := range int(most) {
 		ensure(s.own.seg.Word(layout.Counter(l)), 0)

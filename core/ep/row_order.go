@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -27,7 +28,7 @@ func (b *Buffer) exchangeRowOrder(s *slot, ready rankset.Set) (answered rankset.
 		b.assignRowOrder(s)
 	}
 	for r := range ready.All() {
-		if layout.IsFor(s.dst[r].Word(layout.RowOrder()).Load(), s.op) {
+		if protocol.IsFor(s.dst[r].Word(layout.RowOrder()).Load(), s.op) {
 			answered = answered.With(r)
 		}
 	}
@@ -43,7 +44,7 @@ func (b *Buffer) announce(s *slot, r int) {
 		}
 	}
 	s.params.store(slab, b.self, s.op)
-	slab.Word(layout.Announced(b.self)).Store(layout.Sealed(s.op, b.self))
+	slab.Word(layout.Announced(b.self)).Store(protocol.Sealed(s.op, b.self))
 	b.dom.Wake(r)
 }
 
@@ -143,20 +144,20 @@ func (b *Buffer) assignedAt(s *slot, r int) bool {
 }
 
 func fitsOffset(word, rows, capacity uint64) bool {
-	return word&(1<<32-1) == rows && layout.Fits(word>>32, rows, capacity)
+	return word&(1<<32-1) == rows && protocol.Fits(word>>32, rows, capacity)
 }
 
 // refuseRowOrder answers for an operation that this rank has given up, or in which
 // it makes no order: no source has a place. It does not change an answer that was given.
 func (b *Buffer) refuseRowOrder(own *ownSlab, op uint64) {
-	if !layout.IsFor(own.rowOrder, op) {
+	if !protocol.IsFor(own.rowOrder, op) {
 		own.publishRowOrder(op, rankset.Set{})
 	}
 }
 
 // publishRowOrder stores the set of ranks that have a place, and then `order`.
 func (own *ownSlab) publishRowOrder(op uint64, set rankset.Set) {
-	own.rowOrder, own.rowOrderMembers = layout.Word(op, 0), set
+	own.rowOrder, own.rowOrderMembers = protocol.Word(op, 0), set
 	own.seg.Word(layout.RowOrderMembers()).Store(set.Word())
 	own.seg.Word(layout.RowOrder()).Store(own.rowOrder)
 }

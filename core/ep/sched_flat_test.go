@@ -4,13 +4,13 @@ import (
 	"bytes"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // flatAct makes the dispatches of an act flat.
 type flatAct struct {
 	flat  bool
-	extra [][layout.NumExtras][]byte // by rank
+	extra [][protocol.NumExtras][]byte // by rank
 }
 
 // flattenSome draws which acts are flat; the inputs are there.
@@ -20,7 +20,7 @@ func (sc *scene) flattenSome(a *sceneAct) {
 	}
 	for _, in := range a.ins {
 		extra := bytes.Repeat([]byte{byte(sc.rng.Uint32())}, in.tokens*sc.flat.extra[0])
-		a.extra = append(a.extra, [layout.NumExtras][]byte{extra})
+		a.extra = append(a.extra, [protocol.NumExtras][]byte{extra})
 	}
 }
 

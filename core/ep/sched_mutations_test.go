@@ -45,12 +45,12 @@ var mutations = []struct{ name, file, from, to string }{
 	{
 		"open before clean", "reopen.go",
 		"if err := b.renew(s, unfinished); err != nil {",
-		"b.publishOpen(s.index, layout.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, unfinished); err != nil {",
+		"b.publishOpen(s.index, protocol.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, unfinished); err != nil {",
 	},
 	{
 		"open before the members are read", "reopen.go",
 		"set := membership.Set(b.word.Load())",
-		"b.publishOpen(s.index, layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
+		"b.publishOpen(s.index, protocol.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
 	},
 	{
 		"quiesced too early", "member.go",
@@ -78,7 +78,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"a combine lets the slab go at once", "combine.go",
-		"layout.Counted(s.op, s.combines, false)", "layout.Counted(s.op, s.combines, true)",
+		"protocol.Counted(s.op, s.combines, false)", "protocol.Counted(s.op, s.combines, true)",
 	},
 	{
 		"layout of who was not counted", "received.go",
@@ -86,7 +86,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"outputs that were sent stand for those of the next combine", "remote_outputs.go",
-		"f.outs.begin(word &^ 1);", "f.outs.begin(word &^ 0xffff);",
+		"f.outs.begin(word &^ protocol.Final);", "f.outs.begin(word &^ 0xffff);",
 	},
 	{
 		"a remote source's rows lie where its first expert's do", "remote_receive.go",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
@@ -69,7 +70,7 @@ func newScene(seed uint64, stats *playStats) *scene {
 		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
 		ahead: rng.IntN(6*ranks) - 5*ranks, numRendezvous: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
 	}
-	sc.flat = flatShape{shape: sc.shape, extra: [layout.NumExtras]int{rng.IntN(2) * 3}}
+	sc.flat = flatShape{shape: sc.shape, extra: [protocol.NumExtras]int{rng.IntN(2) * 3}}
 	sc.layOut()
 	sc.members.Store(uint64(membership.Full(1, ranks)))
 	sc.seen = membership.Set(sc.members.Load())

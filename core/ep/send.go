@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -57,7 +58,7 @@ func (b *Buffer) finishSend(s *slot) {
 		s.plan.locate(&s.slab)
 	}
 	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
-	s.dispatch.args.TopkWeights, s.dispatch.args.Extra = nil, [layout.NumExtras][]byte{}
+	s.dispatch.args.TopkWeights, s.dispatch.args.Extra = nil, [protocol.NumExtras][]byte{}
 	s.located = true
 }
 
@@ -133,7 +134,7 @@ func (b *Buffer) takeAt(s *slot, r int) bool {
 			continue
 		}
 		begin := s.dst[r].Word(layout.Counter(i)).Add(n) - n
-		if !layout.Fits(begin, n, capacity) {
+		if !protocol.Fits(begin, n, capacity) {
 			b.lack(s, violation{r, fmt.Sprintf("counter[%d] in slot %d", i, s.index), begin, fmt.Sprintf("%d less %d rows", capacity, n)})
 			return false
 		}
@@ -163,8 +164,8 @@ func (b *Buffer) place(s *slot, owners, remote rankset.Set) {
 // placeJobs stores rows of our tokens in the targets.
 func (b *Buffer) placeJobs(s *slot, jobs []device.PlaceJob) {
 	b.scratch.place = device.PlaceBatch{
-		X: s.dispatch.args.X[:int(s.params.tokens)*int(s.slab.Hidden)*2], Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
-		Scales: s.params.scales, Targets: b.scratch.targets, Jobs: jobs,
+		X: s.dispatch.args.X[:int(s.params.tokens)*int(s.slab.Hidden)*2], Hidden: int(s.slab.Hidden), RowType: s.slab.RowType,
+		Targets: b.scratch.targets, Jobs: jobs,
 	}
 	b.kern.Place(&b.scratch.place)
 	b.scratch.place.X = nil
@@ -217,7 +218,7 @@ func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *pa
 		for l := range int(lay.LocalExperts) {
 			v := uint64(0)
 			if counts == nil {
-				v = layout.Withdrawn
+				v = protocol.Withdrawn
 			} else if counts[l] > 0 {
 				v = uint64(begin[l])<<32 | uint64(counts[l])
 			}
@@ -225,7 +226,7 @@ func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *pa
 		}
 	}
 	p.store(slab, source, op)
-	slab.Word(layout.Arrive(source)).Store(layout.Sealed(op, source))
+	slab.Word(layout.Arrive(source)).Store(protocol.Sealed(op, source))
 }
 
 // placedBytes counts rows, scales, src_info and columns.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -58,38 +58,13 @@ func (p *peer) ended(epoch uint16) bool {
 	return quiesced > uint64(epoch) && quiesced <= maxQuiesced
 }
 
-// Indices of the words in a params record. They are written before arrive
-// and read after it, so that a mismatch can be explained on both sides.
-const (
-	paramOp = iota
-	paramMaxTokens
-	paramHidden
-	paramExperts
-	paramFlags
-	paramTopK
-	paramTokens
-	paramExtra
-)
-
-// Bits of the flags word of a params record.
-const (
-	flagFP8     = 1
-	flagHasMore = 2
-	// The scale format is a number of two bits.
-	scalesShift, scalesMask = 2, 3
-	flagFP32Outputs         = 1 << 4
-	flagFlat                = 1 << 5
-	flagNoRouting           = 1 << 6
-	flagPreReduce           = 1 << 7
-)
-
 // params is one rank's view of an operation.
 type params struct {
-	maxTokens, hidden, experts, topK, tokens   uint64
-	extra                                      uint64 // flat: 16 bits of width per column
-	fp8, hasMore, fp32Outputs, flat, noRouting bool
-	preReduce                                  bool // its combine is pre-reduced
-	scales                                     device.ScaleFormat
+	maxTokens, hidden, experts, topK, tokens uint64
+	extra                                    uint64 // flat: the widths of the extra columns
+	rowType, outputType                      protocol.DType
+	hasMore, flat, noRouting                 bool
+	preReduce                                bool // its combine is pre-reduced
 }
 
 // packExtra puts the widths of the extra columns in one word.
@@ -98,43 +73,32 @@ func packExtra(a *DispatchArgs) (packed uint64) {
 		return 0
 	}
 	for i, n := range a.ExtraRowBytes {
-		packed |= uint64(n) << (16 * i)
+		packed |= uint64(n) << (protocol.ExtraBits * i)
 	}
 	return packed
 }
 
-// words is the record of an operation but for the widths of extra columns.
-func (p *params) words(op uint64) [paramExtra]uint64 {
-	flags := uint64(p.scales) << scalesShift
-	if p.fp8 {
-		flags |= flagFP8
-	}
-	if p.hasMore {
-		flags |= flagHasMore
-	}
-	if p.fp32Outputs {
-		flags |= flagFP32Outputs
-	}
-	if p.flat {
-		flags |= flagFlat
-	}
-	if p.noRouting {
-		flags |= flagNoRouting
-	}
-	if p.preReduce {
-		flags |= flagPreReduce
-	}
-	return [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens}
+// recordWords are the words of a record without the widths of extra columns.
+type recordWords = [protocol.ParamExtras]uint64
+
+func (p *params) words(op uint64) recordWords {
+	return recordWords{op + 1, p.maxTokens, p.hidden, p.experts, uint64(p.flags()), p.topK, p.tokens}
+}
+
+func (p *params) flags() protocol.Flags {
+	bit := protocol.Flags.Bit
+	return p.rowType.Flags() | p.outputType.Flags() | bit(protocol.FlagHasMore, p.hasMore) |
+		bit(protocol.FlagFlat, p.flat) | bit(protocol.FlagNoRouting, p.noRouting) | bit(protocol.FlagPreReduce, p.preReduce)
 }
 
 func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	at, words := layout.Params(rank), p.words(op)
-	words[paramOp] |= sealOf(rank, &words, p.extra) << sealShift
+	words[protocol.ParamOp] |= sealOf(rank, &words, p.extra) << sealShift
 	for i, v := range words {
 		ensure(slab.Word(at+int64(i)*8), v)
 	}
 	if p.flat {
-		ensure(slab.Word(at+paramExtra*8), p.extra)
+		ensure(slab.Word(at+protocol.ParamExtras*8), p.extra)
 	}
 }
 
@@ -142,7 +106,7 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 // operation's number reaches.
 const sealShift = 48
 
-func sealOf(rank int, words *[paramExtra]uint64, extra uint64) uint64 {
+func sealOf(rank int, words *recordWords, extra uint64) uint64 {
 	sum := uint64(rank) + 1
 	for _, w := range words {
 		sum = mix(sum ^ w)
@@ -166,39 +130,37 @@ func ensure(w *atomic.Uint64, v uint64) {
 
 // loadParams reads the record of a source once. Not ok: no rank has stored it so.
 func loadParams(slab transport.Segment, rank int) (op uint64, p params, ok bool) {
-	at, words := layout.Params(rank), [paramExtra]uint64{}
+	at, words := layout.Params(rank), recordWords{}
 	for i := range words {
 		words[i] = slab.Word(at + int64(i)*8).Load()
 	}
 	extra := uint64(0)
-	if words[paramFlags]&flagFlat != 0 {
-		extra = slab.Word(at + paramExtra*8).Load()
+	if words[protocol.ParamFlags]&protocol.FlagFlat != 0 {
+		extra = slab.Word(at + protocol.ParamExtras*8).Load()
 	}
-	number := words[paramOp]
-	words[paramOp] &= 1<<sealShift - 1
+	number := words[protocol.ParamOp]
+	words[protocol.ParamOp] &= 1<<sealShift - 1
 	ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift
-	p = paramsOf(words[paramFlags])
+	p = paramsOf(words[protocol.ParamFlags])
 	p.extra = extra
-	p.maxTokens, p.hidden, p.experts = words[paramMaxTokens], words[paramHidden], words[paramExperts]
-	p.topK, p.tokens = words[paramTopK], words[paramTokens]
-	return words[paramOp] - 1, p, ok
+	p.maxTokens, p.hidden, p.experts = words[protocol.ParamMaxTokens], words[protocol.ParamHidden], words[protocol.ParamExperts]
+	p.topK, p.tokens = words[protocol.ParamTopK], words[protocol.ParamTokens]
+	return words[protocol.ParamOp] - 1, p, ok
 }
 
 // paramsOf returns the params that a flags word says.
-func paramsOf(flags uint64) params {
-	return params{
-		fp8: flags&flagFP8 != 0, hasMore: flags&flagHasMore != 0, fp32Outputs: flags&flagFP32Outputs != 0,
-		flat: flags&flagFlat != 0, noRouting: flags&flagNoRouting != 0,
-		preReduce: flags&flagPreReduce != 0,
-		scales:    device.ScaleFormat(flags >> scalesShift & scalesMask),
-	}
+func paramsOf(flags uint64) (p params) {
+	p.rowType, p.outputType = protocol.Flags(flags).DTypes()
+	p.hasMore, p.flat = flags&protocol.FlagHasMore != 0, flags&protocol.FlagFlat != 0
+	p.noRouting, p.preReduce = flags&protocol.FlagNoRouting != 0, flags&protocol.FlagPreReduce != 0
+	return p
 }
 
 // shape is what lies in a slab of such an operation.
 func (p *params) shape(ranks int) layout.Shape {
 	s := layout.Shape{
 		MaxTokens: int64(p.maxTokens), Hidden: int64(p.hidden), NumExperts: int64(p.experts), NumRanks: int64(ranks),
-		FP8: p.fp8, UE8M0: p.scales == device.ScalesUE8M0, FP32Outputs: p.fp32Outputs, Flat: p.flat,
+		RowType: p.rowType, OutputType: p.outputType, Flat: p.flat,
 	}
 	if !p.flat {
 		return s
@@ -206,8 +168,8 @@ func (p *params) shape(ranks int) layout.Shape {
 	if !p.noRouting {
 		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(p.topK), 4*int64(p.topK)
 	}
-	for i := range layout.NumExtras {
-		s.Columns[layout.ColumnExtra+i] = int64(p.extra >> (16 * i) & layout.MaxExtraBytes)
+	for i := range protocol.NumExtras {
+		s.Columns[layout.ColumnExtra+i] = int64(p.extra >> (protocol.ExtraBits * i) & protocol.MaxExtraBytes)
 	}
 	return s
 }
@@ -223,12 +185,12 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "hidden", p.hidden, o.hidden, true
 	case p.experts != o.experts:
 		return "num_experts", p.experts, o.experts, true
-	case p.fp8 != o.fp8:
-		return "dtype", dtypeName(p.fp8), dtypeName(o.fp8), true
-	case p.scales != o.scales:
-		return "the format of fp8 scales", p.scales, o.scales, true
-	case p.fp32Outputs != o.fp32Outputs:
-		return "output dtype", OutputName(p.fp32Outputs), OutputName(o.fp32Outputs), true
+	case p.rowType.IsFP8() != o.rowType.IsFP8():
+		return "dtype", p.rowType, o.rowType, true
+	case p.rowType != o.rowType:
+		return "the format of fp8 scales", p.rowType.Scales(), o.rowType.Scales(), true
+	case p.outputType != o.outputType:
+		return "output dtype", p.outputType, o.outputType, true
 	}
 	return p.columnDiffers(o)
 }
@@ -243,8 +205,8 @@ func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok boo
 	case !p.noRouting && p.topK != o.topK:
 		return "num_topk", p.topK, o.topK, true
 	}
-	for i := range layout.NumExtras {
-		if a, b := p.extra>>(16*i)&layout.MaxExtraBytes, o.extra>>(16*i)&layout.MaxExtraBytes; a != b {
+	for i := range protocol.NumExtras {
+		if a, b := p.extra>>(16*i)&protocol.MaxExtraBytes, o.extra>>(16*i)&protocol.MaxExtraBytes; a != b {
 			return fmt.Sprintf("bytes per row of extra[%d]", i), a, b, true
 		}
 	}
@@ -261,19 +223,4 @@ func formName(flat bool) string {
 		return "flat"
 	}
 	return "packed"
-}
-
-func dtypeName(fp8 bool) string {
-	if fp8 {
-		return "fp8"
-	}
-	return "bf16"
-}
-
-// OutputName is the type of expert outputs, in words.
-func OutputName(fp32Outputs bool) string {
-	if fp32Outputs {
-		return "float32"
-	}
-	return "bf16"
 }

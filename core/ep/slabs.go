@@ -2,6 +2,7 @@ package ep
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -117,7 +118,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 		}
 		b.retired = append(b.retired[:i], b.retired[i+1:]...)
 		own.acquit()
-		for l := range layout.MaxLocalExperts {
+		for l := range protocol.MaxLocalExperts {
 			own.seg.Word(layout.Counter(l)).Store(0)
 		}
 		own.reset()

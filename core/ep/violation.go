@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
@@ -84,7 +85,7 @@ func (b *Buffer) surrender() error {
 // published is what this rank has stored in its own control page. No other rank stores
 // there: another value is a violation.
 type published struct {
-	open, yReady [layout.MaxSlots]uint64
+	open, yReady [protocol.MaxSlotsCPU]uint64
 	quiesced     uint64
 }
 
@@ -159,11 +160,11 @@ func inSlot(name string, slot int) string { return fmt.Sprintf("%s[%d]", name, s
 // operation which this rank has not finished there.
 func (b *Buffer) openFor(r, j int, n uint64) (id int, open bool) {
 	word := b.peers[r].open(j).Load()
-	if layout.IsFor(word, n) {
-		return layout.Detail(word), true
+	if protocol.IsFor(word, n) {
+		return protocol.DetailOf(word), true
 	}
 	// An owner goes on without us once we are out: then our own bit is cleared by now.
-	if layout.IsPast(word, n) && b.isMember() {
+	if protocol.IsPast(word, n) && b.isMember() {
 		b.violates(violation{r, inSlot("open", j), word, fmt.Sprintf("operations up to %d", n)})
 	}
 	return 0, false
@@ -172,10 +173,10 @@ func (b *Buffer) openFor(r, j int, n uint64) (id int, open bool) {
 // cameFor reads a sealed word of a source in our slab, which serves operation n.
 func (b *Buffer) cameFor(s *slot, off int64, source int, n uint64) bool {
 	word := s.own.seg.Word(off).Load()
-	if word == layout.Sealed(n, source) {
+	if word == protocol.Sealed(n, source) {
 		return true
 	}
-	if !layout.IsSealed(word, source) || layout.IsPast(word, n) {
+	if !protocol.IsSealed(word, source) || protocol.IsPast(word, n) {
 		b.violates(violation{
 			b.self, fmt.Sprintf("arrive or counted of rank %d in slot %d", source, s.index), word,
 			fmt.Sprintf("sealed operations up to %d", n),
@@ -187,12 +188,12 @@ func (b *Buffer) cameFor(s *slot, off int64, source int, n uint64) bool {
 // doneOf reads done[t] of our slab for operation n.
 func (b *Buffer) doneOf(s *slot, t int, n uint64) (combines int, last, is bool) {
 	word := s.own.seg.Word(layout.Done(t)).Load()
-	if layout.IsPast(word, n) {
+	if protocol.IsPast(word, n) {
 		b.violates(violation{
 			b.self, fmt.Sprintf("done of rank %d in slot %d", t, s.index), word, fmt.Sprintf("operations up to %d", n),
 		})
 	}
-	return layout.Combines(word), layout.IsLast(word), layout.IsFor(word, n)
+	return protocol.Combines(word), protocol.IsLast(word), protocol.IsFor(word, n)
 }
 
 // ownMemory is a domain that keeps words in this rank's memory which peers can write.

@@ -82,7 +82,7 @@ func (c *wildCase) inControl(name string, off int64) (*os.File, int64, string) {
 func (c *wildCase) layout() layout.Slab {
 	s := layout.Shape{
 		MaxTokens: int64(c.s.maxTokens), Hidden: int64(c.s.hidden), NumExperts: int64(c.s.experts), NumRanks: int64(c.s.ranks),
-		FP8: c.s.fp8, Flat: c.flat,
+		RowType: c.s.rowType(), Flat: c.flat,
 	}
 	if c.flat {
 		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(c.s.topk), 4*int64(c.s.topk)
@@ -368,13 +368,13 @@ func TestWildWords(t *testing.T) {
 func TestMutationsOfWildWords(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range []struct{ name, class, file, from, to string }{
-		{"a sum that wraps", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "begin+n > capacity"},
-		{"places of fp8 rows are believed", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "!s.slab.FP8 && !layout.Fits(begin, n, capacity)"},
-		{"counts of flat rows are believed", "counter", "received.go", "!layout.Fits(reserved, 0,", "!a.Flat && !layout.Fits(reserved, 0,"},
+		{"a sum that wraps", "counter", "send.go", "!protocol.Fits(begin, n, capacity)", "begin+n > capacity"},
+		{"places of fp8 rows are believed", "counter", "send.go", "!protocol.Fits(begin, n, capacity)", "!s.slab.RowType.IsFP8() && !protocol.Fits(begin, n, capacity)"},
+		{"counts of flat rows are believed", "counter", "received.go", "!protocol.Fits(reserved, 0,", "!a.Flat && !protocol.Fits(reserved, 0,"},
 		{"rows that no range holds are believed", "layout", "received.go", "sum != reserved && !holes", "false"},
 		{"a rank does not look at its own words", "open", "violation.go", "	if b.isMember() {\n\t\tb.checkOwn()\n", "	if b.isMember() {\n"},
 		{"parameters are believed", "params", "shared.go", "ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift", "ok = number < ^uint64(0)"},
-		{"arrivals are believed", "arrive", "violation.go", "if !layout.IsSealed(word, source) || layout.IsPast(word, n) {", "if false {"},
+		{"arrivals are believed", "arrive", "violation.go", "if !protocol.IsSealed(word, source) || protocol.IsPast(word, n) {", "if false {"},
 	} {
 		list = append(list, testenv.Mutation{
 			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: runtime error",

@@ -18,6 +18,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
@@ -138,7 +139,7 @@ func store(f *os.File, off int64, v uint64) {
 
 // slabAt is where the slab lies that rank r has open in a slot.
 func (w *wildWorld) slabAt(r, slot int) int64 {
-	id := layout.Detail(load(w.memory[r], wildControl+layout.Open(slot)))
+	id := protocol.DetailOf(load(w.memory[r], wildControl+layout.Open(slot)))
 	return int64(load(w.memory[r], wildTable+int64(id)*16))
 }
 

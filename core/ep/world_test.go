@@ -11,10 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
@@ -128,9 +128,23 @@ func combineWithin(timeout time.Duration) time.Duration {
 type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
-	scales                                  device.ScaleFormat
-	fp32                                    bool // outputs are float32
-	preReduce                               bool // sums of ranks are made first
+	scales                                  protocol.DType // with fp8; 0: FP8
+	fp32                                    bool           // outputs are float32
+	preReduce                               bool           // sums of ranks are made first
+}
+
+func (s shape) rowType() protocol.DType {
+	if !s.fp8 {
+		return protocol.BF16
+	}
+	return max(s.scales, protocol.FP8)
+}
+
+func (s shape) outputType() protocol.DType {
+	if s.fp32 {
+		return protocol.FP32
+	}
+	return protocol.BF16
 }
 
 func (s shape) String() string {
@@ -149,7 +163,7 @@ func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchAr
 	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
 	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
-		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, FP32Outputs: s.fp32,
+		MaxTokens: s.maxTokens, NumExperts: s.experts, RowType: s.rowType(), OutputType: s.outputType(),
 		RecvCount: d.counts, LayoutRange: d.layout, Timeout: callTimeout,
 	}
 	if s.preReduce {

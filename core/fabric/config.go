@@ -59,6 +59,9 @@ type Config struct {
 	// connection that was not used lately makes room for another: operations on it end
 	// with ErrEnded.
 	NumConnections int
+	// Eviction chooses the connection that makes room (endpoint.SIEVE: one that was not
+	// used lately; endpoint.FIFO: the oldest).
+	Eviction endpoint.Policy
 	// NumTransfers bounds the operations that are not closed, or not released
 	// (1024).
 	NumTransfers int
@@ -105,6 +108,9 @@ func (c *Config) check(l *transport.Limits) error {
 	if c.Mode > Messages {
 		return invalid("Mode is %d, allowed Immediates and Messages", c.Mode)
 	}
+	if c.Eviction > endpoint.FIFO {
+		return invalid("Eviction is %d, allowed SIEVE and FIFO", c.Eviction)
+	}
 	for _, n := range []struct {
 		name   string
 		is, to int64
@@ -137,7 +143,7 @@ func (c *Config) check(l *transport.Limits) error {
 func (c *Config) store(f *Fabric) endpoint.Config {
 	return endpoint.Config{
 		Transport: c.Transport, Spec: transport.EndpointSpec{SendDepth: c.SendDepth, RecvDepth: c.RecvDepth},
-		Cap: c.NumConnections, MaxPeers: c.NumPeers, Epoch: c.Epoch,
+		Cap: c.NumConnections, Policy: c.Eviction, MaxPeers: c.NumPeers, Epoch: c.Epoch,
 		ConnectFor: c.ConnectFor, DrainFor: c.DrainFor,
 		Send: f.keepHandshake, Prepare: f.prepare, Changed: f.changed,
 	}

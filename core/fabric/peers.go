@@ -43,11 +43,7 @@ func (f *Fabric) peerOf(id endpoint.Peer) (*peer, error) {
 func (f *Fabric) newPeer(id endpoint.Peer) (p *peer, err error) {
 	p = &peer{id: id}
 	if f.cfg.Mode == Immediates {
-		bound := f.cfg.NumUnmatched + f.cfg.RecvDepth
-		if f.mutant == boundless {
-			bound = f.cfg.NumUnmatched
-		}
-		p.match, err = op.NewMatcher(bound)
+		p.match, err = op.NewMatcher(f.cfg.NumUnmatched + f.cfg.RecvDepth)
 	}
 	return p, err
 }

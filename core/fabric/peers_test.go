@@ -265,3 +265,21 @@ func TestForgottenWhileItConnects(t *testing.T) {
 	gate.Open()
 	require.NoError(t, <-ended)
 }
+
+// TestEviction: the configured policy chooses the connection that makes room.
+func TestEviction(t *testing.T) {
+	for policy, evicted := range map[endpoint.Policy]endpoint.Peer{endpoint.SIEVE: 3, endpoint.FIFO: 2} {
+		t.Run(policy.String(), func(t *testing.T) {
+			w := newWorld(t, testenv.Seed(t), 6, fake.Config{}, func(c *Config) { c.NumConnections, c.Eviction = 3, policy })
+			defer w.close(t)
+			for _, to := range []endpoint.Peer{1, 2, 3, 4, 2, 5} { // 4 makes 1 go, and 2 is used once more
+				require.NoError(t, w.fabs[0].Connect(to, inTime()))
+			}
+			for to := endpoint.Peer(1); to < 6; to++ {
+				require.Equal(t, to != 1 && to != evicted, w.fabs[0].store.Has(to), "peer %d", to)
+			}
+		})
+	}
+	_, err := Open(Config{Transport: fake.New(fake.Config{}).Transport(), Eviction: endpoint.FIFO + 1})
+	require.ErrorContains(t, err, "allowed SIEVE and FIFO")
+}

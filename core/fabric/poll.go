@@ -29,7 +29,6 @@ type poller struct {
 	done   []transport.Completion
 	handle func([]transport.Completion)
 	conns  []*conn  // of refillAll
-	last   uint32   // of pairInOrder
 	ending []ending // of takeEndings
 }
 
@@ -265,10 +264,6 @@ func (f *Fabric) resultOf(k Kind, slot int, done *transport.Completion) (numByte
 		}
 		numBytes -= headerBytes
 		imm = uint32(number(f.header.at(slot)))
-		if f.mutant == pairInOrder {
-			f.poller.last++
-			imm = f.poller.last
-		}
 	}
 	return numBytes, imm, nil
 }

@@ -122,7 +122,7 @@ func (f *Fabric) postSlices(w *work, r *Request, region transport.Region, ref op
 		putNumber(f.header.at(slotOf(ref.RequestID(0))), message)
 	}
 	now := parts
-	if r.Kind == WriteImm && parts > 1 && f.mutant != immAtOnce {
+	if r.Kind == WriteImm && parts > 1 {
 		now--
 		f.slice(&w.last[0], w.lastPieces[:], r, region, ref, now)
 		w.left.Store(int32(now))
@@ -162,10 +162,6 @@ func (f *Fabric) postFailed(w *work, ref op.Ref, from, to int64, err error) (op.
 
 // giveUp ends a part that was not posted, and never will be.
 func (f *Fabric) giveUp(c *conn, k Kind, id uint64, err error) {
-	if f.mutant == keepCredits {
-		f.table.Complete(id, err, 0, 0)
-		return
-	}
 	places, _, _ := f.placesOf(c, k)
 	places.Add(-1)
 	if f.table.Complete(id, err, 0, 0) == op.Counted {

@@ -21,9 +21,6 @@ func (f *Fabric) topUp(c *conn) error {
 	p.mu.Lock()
 	want := f.cfg.RecvDepth - c.posted
 	room := f.cfg.NumUnmatched + f.cfg.RecvDepth - p.unmatched - p.posted
-	if f.mutant == boundless {
-		room = want
-	}
 	if room < want {
 		want, p.short = room, true
 	}
@@ -84,9 +81,7 @@ func (f *Fabric) arrived(done *transport.Completion) {
 	}
 	switch {
 	case !dead:
-		if f.mutant != neverRefill {
-			_ = f.topUp(c) // or the connection is about to end
-		}
+		_ = f.topUp(c) // or the connection is about to end
 	case left == 0:
 		f.unlist(c)
 		if p.isShort() {

@@ -50,6 +50,7 @@ func newWorld(tb testing.TB, seed uint64, n int, network fake.Config, adjust fun
 }
 
 func openWorld(m mutant, seed uint64, n int, network fake.Config, adjust func(*Config)) (*world, error) {
+	plant(m)
 	network.Seed = seed
 	w := &world{net: fake.New(network), rng: rand.New(rand.NewPCG(seed, 11))}
 	for range n {
@@ -58,7 +59,7 @@ func openWorld(m mutant, seed uint64, n int, network fake.Config, adjust func(*C
 		if adjust != nil {
 			adjust(&cfg)
 		}
-		f, err := open(cfg, m)
+		f, err := Open(cfg)
 		if err != nil {
 			return nil, err
 		}

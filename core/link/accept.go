@@ -1,10 +1,9 @@
 package link
 
 import (
-	"errors"
-	"slices"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -23,41 +22,31 @@ func (c *Controls) wire(peer wire.PeerID) wire.Config {
 	}
 }
 
-// acceptsInARow bounds how many connections are taken before others have their
-// turn: connections may come without end. What waits is reported again.
-const acceptsInARow = 32
-
-// accept takes connections that are there. The oldest pending connection makes room for a
-// new one. When that fails, for want of descriptors for instance, the listener
-// is left alone until the next tick: it would be reported without end.
+// accept takes connections that are there. When that fails, for want of descriptors for
+// instance, the listener is left alone until the next tick.
 func (c *Controls) accept() {
-	for range acceptsInARow {
-		fd, err := sys.Accept(c.listener)
-		if err != nil {
-			if !errors.Is(err, sys.ErrAgain) {
-				c.lacks(err)
-				_ = c.poller.Remove(c.listener)
-				c.resting = true
-			}
-			return
-		}
-		_ = sys.SetTCP(fd, sys.TCPOptions{NoDelay: true})
-		if len(c.pending) == maxPending {
-			c.drop(c.pending[0])
-		}
-		hands, err := wire.NewHandshake(wire.RoleServer, c.wire(wire.PeerID{}))
-		p := &conn{rank: -1, fd: fd, hands: hands, until: time.Now().Add(c.cfg.HandshakeTimeout)}
-		if err == nil {
-			err = c.register(p)
-		}
-		if err != nil {
-			c.lacks(err)
-			hands.Close()
-			sys.CloseAll(fd)
-			continue
-		}
-		c.pending = append(c.pending, p)
+	if err := accept.Take(c.listener, c.admit); err != nil {
+		c.lacks(err)
+		_ = c.poller.Remove(c.listener)
+		c.resting = true
 	}
+}
+
+// admit makes a pending connection of a socket.
+func (c *Controls) admit(fd *sys.FD) {
+	_ = sys.SetTCP(fd, sys.TCPOptions{NoDelay: true})
+	hands, err := wire.NewHandshake(wire.RoleServer, c.wire(wire.PeerID{}))
+	p := &conn{rank: -1, fd: fd, hands: hands}
+	if err == nil {
+		err = c.register(p)
+	}
+	if err != nil {
+		c.lacks(err)
+		hands.Close()
+		sys.CloseAll(fd)
+		return
+	}
+	c.pending.Add(p)
 }
 
 // reopen looks at a listener again that was left alone.
@@ -78,7 +67,7 @@ func (c *Controls) greet(p **conn) error {
 			return wire.ErrPeer
 		}
 		c.detach(peer)
-		c.forget(q)
+		c.pending.Remove(q)
 		peer.fd, peer.token, peer.hands = q.fd, q.token, q.hands
 		c.tokens[peer.token] = peer
 		*p, q = peer, peer
@@ -113,7 +102,8 @@ func (c *Controls) writeHandshake(p *conn, out []byte) {
 // leave ends a connection, whichever rank it is to.
 func (c *Controls) leave(p *conn, err error) {
 	if p.rank < 0 {
-		c.drop(p)
+		c.pending.Remove(p)
+		c.detach(p)
 		return
 	}
 	c.broke(p, err)
@@ -128,26 +118,6 @@ func (c *Controls) register(p *conn) error {
 	}
 	c.tokens[p.token] = p
 	return nil
-}
-
-// dismiss drops connections that have been pending for too long.
-func (c *Controls) dismiss(now time.Time) {
-	for i := len(c.pending) - 1; i >= 0; i-- {
-		if p := c.pending[i]; now.After(p.until) {
-			c.drop(p)
-		}
-	}
-}
-
-// drop closes a pending connection.
-func (c *Controls) drop(p *conn) {
-	c.detach(p)
-	c.forget(p)
-}
-
-// forget takes a connection off the list of pending connections.
-func (c *Controls) forget(p *conn) {
-	c.pending = slices.DeleteFunc(c.pending, func(q *conn) bool { return q == p })
 }
 
 // CloseListener gives the listener's address up. Connections that break from

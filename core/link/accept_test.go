@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -25,7 +26,7 @@ func TestAcceptsInTurns(t *testing.T) {
 	}()
 	var fds []*sys.FD
 	defer func() { sys.CloseAll(fds...) }()
-	for range acceptsInARow + 1 {
+	for range accept.InARow + 1 {
 		fd, err := sys.DialTCP(e.Addr(), sys.TCPOptions{})
 		if fd == nil {
 			require.NoError(t, err)
@@ -35,12 +36,12 @@ func TestAcceptsInTurns(t *testing.T) {
 		require.NoError(t, err)
 	}
 	c.accept()
-	require.Len(t, c.pending, acceptsInARow)
+	require.Len(t, c.pending.All(), accept.InARow)
 	var events sys.PollEvents
 	ready, err := c.poller.Poll(&events)
 	require.NoError(t, err)
 	for _, r := range ready {
 		c.serve(r)
 	}
-	require.Len(t, c.pending, acceptsInARow+1, "who waits is reported again")
+	require.Len(t, c.pending.All(), accept.InARow+1, "who waits is reported again")
 }

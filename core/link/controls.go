@@ -11,6 +11,7 @@ import (
 	uatomic "go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/wire"
@@ -88,7 +89,7 @@ type Controls struct {
 	who      map[wire.PeerID]int
 
 	// The goroutine's own.
-	pending []*conn
+	pending accept.Pending[*conn]
 	tokens  map[uint64]*conn
 	last    uint64
 	buf     []byte
@@ -149,6 +150,7 @@ func StartControls(cfg ControlConfig, listener *Listener, others map[int]Partici
 }
 
 func (c *Controls) open(others map[int]Participant) (err error) {
+	c.pending = accept.NewPending(maxPending, c.cfg.HandshakeTimeout, c.detach)
 	if c.guard, err = wire.NewGuard(0); err != nil {
 		return err
 	}
@@ -307,7 +309,7 @@ func (c *Controls) finished(now time.Time) bool {
 }
 
 func (c *Controls) ticked(now time.Time) {
-	c.dismiss(now)
+	c.pending.Expire(now)
 	c.reopen()
 	c.takeProbes()
 	if !c.leaving {
@@ -354,10 +356,7 @@ func (c *Controls) flush() {
 func (c *Controls) shut() {
 	c.closeListener()
 	sys.CloseAll(c.liveness)
-	for _, p := range c.pending {
-		sys.CloseAll(p.fd)
-		p.hands.Close()
-	}
+	c.pending.Close()
 	for _, p := range c.peers {
 		if p != nil {
 			p.down()

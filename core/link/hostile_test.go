@@ -73,7 +73,7 @@ func (b *besieged) snapshot() string {
 		defer b.log.mu.Unlock()
 		p := b.peers[1]
 		told <- fmt.Sprintln(b.log.up, b.log.heard, b.log.ended, b.Ranks(), b.Stats(), b.counters.Frames(),
-			len(b.pending), len(b.tokens), b.resting, p.token, p.session == nil, p.hands == nil, p.met, p.over, p.shutdown)
+			len(b.pending.All()), len(b.tokens), b.resting, p.token, p.session == nil, p.hands == nil, p.met, p.over, p.shutdown)
 	}
 	return <-told
 }

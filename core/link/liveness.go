@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
@@ -128,13 +129,7 @@ func (c *Controls) endProbe(p *conn) {
 // takeProbes takes what has come to this rank's own liveness port. What is not
 // taken waits in the system, which answers for it: so a failure is none.
 func (c *Controls) takeProbes() {
-	for range acceptsInARow {
-		fd, err := sys.Accept(c.liveness)
-		if err != nil {
-			return
-		}
-		sys.CloseAll(fd)
-	}
+	_ = accept.Take(c.liveness, func(fd *sys.FD) { sys.CloseAll(fd) })
 }
 
 // Exited says that the process of a rank has ended, as its host's kernel has told another

@@ -8,12 +8,13 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
 // ABIVersion is the version that all ranks of a group have: that of moewire.h.
-const ABIVersion = 10
+const ABIVersion = 11
 
 // Config says how a rank's part of a buffer is made. Ranks of one group agree on
 // NumRanks, NumBytes, NumSlots, Deterministic, on whether there is CUDA, and on the
@@ -31,8 +32,6 @@ type Config struct {
 	Deterministic, DebugFill, NoRecord bool
 	SlowAfter, SpinFor                 time.Duration
 	EventCount                         *atomic.Uint64
-	// CorruptCombine flips one bit of every combine result, for tests of tests.
-	CorruptCombine bool
 	// Kernels place and reduce rows on the CPU; Pages hold them there.
 	Kernels cpu.Options
 	Pages   shm.Pages
@@ -89,8 +88,8 @@ func SizeHint(shape layout.Shape, numSlots int) (int64, error) {
 	if numSlots == 0 {
 		numSlots = ep.DefaultSlots
 	}
-	if numSlots < 1 || numSlots > layout.MaxSlots {
-		return 0, invalid("num_slots is %d, allowed 1 to %d", numSlots, layout.MaxSlots)
+	if numSlots < 1 || numSlots > protocol.MaxSlotsCPU {
+		return 0, invalid("num_slots is %d, allowed 1 to %d", numSlots, protocol.MaxSlotsCPU)
 	}
 	return layout.SizeHint(shape, int64(numSlots))
 }

@@ -20,7 +20,6 @@ func newCPU(c *Config) *onCPU {
 	return &onCPU{kernels: c.Kernels, cfg: ep.Config{
 		NumSlots: c.NumSlots, NumBytes: c.NumBytes, Deterministic: c.Deterministic, DebugFill: c.DebugFill,
 		NoRecord: c.NoRecord, SlowAfter: c.SlowAfter, SpinFor: c.SpinFor, EventCount: c.EventCount,
-		CorruptCombine: c.CorruptCombine,
 	}}
 }
 

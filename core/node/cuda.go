@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/transport/cudaring"
 	"github.com/moewire/moewire/core/transport/multihost"
 )
@@ -38,7 +39,7 @@ type onCUDA struct {
 	dev   *cuda.Device
 	from  string          // where the device's code comes from
 	rings *cudaring.Rings // memory for messages to ranks of other hosts
-	slots [cuda.MaxSlots]slotUse
+	slots [protocol.MaxSlotsCUDA]slotUse
 	order string // why the group places rows by counts; "": it was asked to, or it does not
 }
 

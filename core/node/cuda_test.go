@@ -29,7 +29,7 @@ var localKeys = []byte("1 " + strings.Repeat("5e17", 16))
 
 // configOnCUDA is that of one of several ranks on the emulated device.
 func configOnCUDA(t *testing.T, rank, ranks int) Config {
-	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
+	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
 	require.NoError(t, err)
 	return Config{
 		Rank: rank, NumRanks: ranks, NumBytes: n, Hosts: Hosts{Listen: "127.0.0.1", Keys: localKeys},

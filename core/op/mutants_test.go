@@ -1,27 +1,65 @@
+//lint:file-ignore U1000 the lines of the edits use what is here
+
 package op
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// mutants are the defects that TestMutants puts in.
+// mutant is a defect that TestMutants puts in, to show that it would be found.
+type mutant uint8
+
+const (
+	sound        mutant = iota
+	noGeneration        // a completion counts for the transfer that has the slot now
+	freeAtCancel        // a cancelled transfer's slot is free at once
+	freeAtDrop          // a dropped transfer's slot is free at once
+	lastError           // a later error replaces the first
+	countTwice          // a completion counts each time it comes
+	wrapEarly           // generations begin anew after 2^16
+	numMutants
+)
+
+// planted is the mutant that is in force now, in a build that has them: the lines of
+// the edits ask for it.
+var planted atomic.Uint32
+
+func plant(m mutant) { planted.Store(uint32(m)) }
+
+func hasMutant(m mutant) bool { return mutant(planted.Load()) == m }
+
 var mutants = map[string]mutant{
 	"no generation": noGeneration, "free at cancel": freeAtCancel, "free at drop": freeAtDrop,
 	"the last error": lastError, "count twice": countTwice, "wrap early": wrapEarly,
 }
 
+var mutantEdits = []testenv.Edit{
+	{"table.go", "s.gen != uint32(id>>32):", "s.gen != uint32(id>>32) && !hasMutant(noGeneration):"},
+	{"table.go", ">>(part%64)&1 == 1:", ">>(part%64)&1 == 1 && !hasMutant(countTwice):"},
+	{"table.go", "s.imm = imm\n\t} else {", "s.imm = imm\n\t} else {\n\t\tif hasMutant(lastError) && s.op.State() == Failed {\n\t\t\ts.op = Op{}\n\t\t}"},
+	{"table.go", "if s.left > 0 || !s.dropped ||", "if !(hasMutant(freeAtCancel) && s.op.State() == Cancelled || hasMutant(freeAtDrop) && s.dropped) && (s.left > 0 || !s.dropped) ||"},
+	{"table.go", "\tt.stats.InUse--\n", "\tif hasMutant(wrapEarly) {\n\t\ts.gen = max(s.gen%(1<<16), 1)\n\t}\n\tt.stats.InUse--\n"},
+}
+
 // TestMutants: each of these defects is found.
 func TestMutants(t *testing.T) {
+	if !testenv.Mutants(t, mutantEdits...) {
+		return
+	}
 	seed := seedOf(t)
 	require.Len(t, mutants, int(numMutants-1))
 	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {
-			err := checkWrap(m)
+			plant(m)
+			err := checkWrap()
 			for i := uint64(0); err == nil && i < 200; i++ {
-				err = run(seed+i, m)
+				err = run(seed + i)
 			}
 			require.Error(t, err)
 			t.Log(err)
@@ -33,12 +71,11 @@ func TestMutants(t *testing.T) {
 // used. 0 is left out, so that the zero Ref names no transfer. When they begin anew,
 // no request of the carrier names the former ones any more: a slot is free
 // only once each of its requests has ended.
-func checkWrap(m mutant) error {
+func checkWrap() error {
 	table, err := NewTable(1)
 	if err != nil {
 		return err
 	}
-	table.mutant = m
 	for _, from := range []uint32{1, 1<<16 - 2, 1<<24 - 2, 1<<31 - 2, 1<<32 - 3} {
 		table.slots[0].gen = from
 		last := from - 1
@@ -70,7 +107,7 @@ func checkWrap(m mutant) error {
 	return nil
 }
 
-func TestCO11Wrap(t *testing.T) { require.NoError(t, checkWrap(sound)) }
+func TestCO11Wrap(t *testing.T) { require.NoError(t, checkWrap()) }
 
 // TestZeroRef (CO2, CO11): no transfer has the zero Ref or request number 0, also when
 // a slot's generations begin anew.

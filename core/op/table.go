@@ -79,26 +79,11 @@ type Table struct {
 	free   []uint32
 	stats  TableStats
 	closed error
-	mutant mutant // of tests
 
 	attended atomic.Uint64 // request number 0 of the transfer that Attend was called for
 	nudge    func()
 	due      bool // nudge is to be called
 }
-
-// mutant is a defect that a test puts in, to show that it would be found.
-type mutant uint8
-
-const (
-	sound        mutant = iota
-	noGeneration        // a completion counts for the transfer that has the slot now
-	freeAtCancel        // a cancelled transfer's slot is free at once
-	freeAtDrop          // a dropped transfer's slot is free at once
-	lastError           // a later error replaces the first
-	countTwice          // a completion counts each time it comes
-	wrapEarly           // generations begin anew after 2^16
-	numMutants
-)
 
 // NewTable makes a table of n slots.
 func NewTable(n int) (*Table, error) {
@@ -161,13 +146,13 @@ func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outco
 	}
 	s := &t.slots[slot]
 	switch {
-	case !s.inUse || (s.gen != uint32(id>>32) && t.mutant != noGeneration):
+	case !s.inUse || s.gen != uint32(id>>32):
 		t.stats.Stale++
 		return Stale
 	case part >= s.parts:
 		t.stats.Unknown++
 		return Unknown
-	case s.done[part/64]>>(part%64)&1 == 1 && t.mutant != countTwice:
+	case s.done[part/64]>>(part%64)&1 == 1:
 		t.stats.Duplicates++
 		return Duplicate
 	}
@@ -175,9 +160,6 @@ func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outco
 	s.numBytes += numBytes
 	if err == nil {
 		s.imm = imm
-	} else if t.mutant == lastError && s.op.State() == Failed {
-		s.op = Op{}
-		s.op.End(Failed, err)
 	} else {
 		s.op.End(Failed, err)
 	}
@@ -199,19 +181,11 @@ func (t *Table) finish(slot uint32) {
 // reuse makes a slot free once neither the carrier nor the transfer's owner needs it.
 func (t *Table) reuse(slot uint32) {
 	s := &t.slots[slot]
-	needed := s.left > 0 || !s.dropped
-	switch {
-	case t.mutant == freeAtCancel && s.op.State() == Cancelled, t.mutant == freeAtDrop && s.dropped:
-		needed = false
-	}
-	if needed || !s.inUse {
+	if s.left > 0 || !s.dropped || !s.inUse {
 		return
 	}
 	s.inUse = false
 	s.gen = max(s.gen+1, 1) // repeats after 2^32 - 1 uses of this slot
-	if t.mutant == wrapEarly {
-		s.gen = max(s.gen%(1<<16), 1)
-	}
 	t.stats.InUse--
 	t.free = append(t.free, slot)
 }

@@ -30,12 +30,7 @@ func (t *Table) Wait(r Ref, deadline time.Time) (Result, error) {
 	return t.WaitTurn(r, UntilEnded, deadline, nil)
 }
 
-// WaitReleased waits until the memory of a transfer is its owner's again.
-func (t *Table) WaitReleased(r Ref, deadline time.Time) (Result, error) {
-	return t.WaitTurn(r, UntilReleased, deadline, nil)
-}
-
-// WaitTurn is Wait, or WaitReleased, that ends with ErrTurn if it takes
+// WaitTurn is Wait, for either end of the transfer, that ends with ErrTurn if it takes
 // something from turn, which may be nil.
 func (t *Table) WaitTurn(r Ref, until Until, deadline time.Time, turn <-chan struct{}) (Result, error) {
 	timer := time.NewTimer(time.Until(deadline))

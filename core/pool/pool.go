@@ -82,22 +82,7 @@ type Pool[T any] struct {
 	waiters []*waiter[T]
 	closed  bool
 	stats   Stats
-	mutant  mutant // of tests
 }
-
-// mutant is a defect that a test puts in, to show that it would be found.
-type mutant uint8
-
-const (
-	sound              mutant = iota
-	checkThenAllocate         // the bound is looked at, not reserved
-	countList                 // the bound counts free values, not live ones
-	forgetReservation         // a failed Make keeps its place
-	releaseTwice              // a lease can be released again
-	loseWakeup                // a release wakes no waiter
-	queueOutsideTheCap        // released values are no longer counted
-	numMutants
-)
 
 // New makes a pool. Nothing is made yet.
 func New[T any](cfg Config[T]) (*Pool[T], error) {
@@ -136,7 +121,7 @@ func (p *Pool[T]) take() (l Lease[T], index int, err error) {
 		return l, -1, ErrClosed
 	case len(p.free) > 0:
 		return p.lease(pop(&p.free)), -1, nil
-	case p.mayMake():
+	case len(p.bare) > 0:
 		i := p.reserve()
 		return l, int(i), nil
 	}
@@ -144,27 +129,11 @@ func (p *Pool[T]) take() (l Lease[T], index int, err error) {
 	return l, -1, ErrWouldBlock
 }
 
-func (p *Pool[T]) mayMake() bool {
-	switch p.mutant {
-	case countList:
-		return len(p.free) < p.cfg.Cap
-	case checkThenAllocate:
-		return p.stats.Live < p.cfg.Cap
-	}
-	return len(p.bare) > 0
-}
-
 // reserve takes a place before anything is made for it.
 func (p *Pool[T]) reserve() uint32 {
-	if len(p.bare) == 0 { // mutants only
-		p.entries = append(p.entries, entry[T]{})
-		p.bare = append(p.bare, uint32(len(p.entries)-1))
-	}
 	i := pop(&p.bare)
 	p.entries[i].state = moving
-	if p.mutant != checkThenAllocate {
-		p.stats.Live++
-	}
+	p.stats.Live++
 	return i
 }
 
@@ -188,16 +157,11 @@ func (p *Pool[T]) make(i uint32) (Lease[T], error) {
 	p.mu.Lock()
 	if err != nil {
 		p.stats.Failed++
-		if p.mutant != forgetReservation {
-			p.vacate(i)
-		}
+		p.vacate(i)
 		p.mu.Unlock()
 		return Lease[T]{}, err
 	}
 	p.stats.Made++
-	if p.mutant == checkThenAllocate {
-		p.stats.Live++
-	}
 	p.entries[i].value = v
 	if p.closed {
 		p.mu.Unlock()
@@ -247,12 +211,6 @@ func (p *Pool[T]) Put(l Lease[T]) error {
 		e.state = queued
 		p.queue.push(l.index)
 		p.stats.Queued++
-		if p.mutant == queueOutsideTheCap {
-			p.stats.Live--
-			p.bare = append(p.bare, uint32(len(p.entries)))
-			p.entries = append(p.entries, entry[T]{})
-			p.queue.at = append(p.queue.at, 0)
-		}
 	default:
 		p.offer(l.index)
 	}
@@ -265,12 +223,12 @@ func (p *Pool[T]) isLeased(l Lease[T]) bool {
 		return false
 	}
 	e := &p.entries[l.index]
-	return e.state == leased && (e.gen == l.gen || p.mutant == releaseTwice)
+	return e.state == leased && e.gen == l.gen
 }
 
 // offer hands a clean value to the oldest waiter, or makes it free.
 func (p *Pool[T]) offer(i uint32) {
-	if p.mutant != loseWakeup && len(p.waiters) > 0 {
+	if len(p.waiters) > 0 {
 		p.shift().lease <- p.lease(i)
 		return
 	}

@@ -17,7 +17,7 @@ func TestBadConfig(t *testing.T) {
 // TestTrim (SC7): idle values go, down to the low water.
 func TestTrim(t *testing.T) {
 	p := &provider{}
-	pool := poolOf(p, 8, false, sound)
+	pool := poolOf(p, 8, false)
 	var leases []Lease[*context]
 	for range 8 {
 		l, err := pool.Get()
@@ -37,7 +37,7 @@ func TestTrim(t *testing.T) {
 // serves a waiting caller.
 func TestCleanFails(t *testing.T) {
 	p := &provider{}
-	pool := poolOf(p, 1, false, sound)
+	pool := poolOf(p, 1, false)
 	pool.cfg.Clean = func(*context) error { return errNoMemory }
 	l, err := pool.Get()
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestCleanFails(t *testing.T) {
 // TestClose: waits end, what is free goes, what is leased goes when it is back.
 func TestClose(t *testing.T) {
 	p := &provider{}
-	pool := poolOf(p, 2, false, sound)
+	pool := poolOf(p, 2, false)
 	a, err := pool.Get()
 	require.NoError(t, err)
 	b, err := pool.Get()
@@ -84,7 +84,7 @@ func TestClose(t *testing.T) {
 }
 
 func TestWaitTimesOut(t *testing.T) {
-	pool := poolOf(&provider{}, 1, false, sound)
+	pool := poolOf(&provider{}, 1, false)
 	l, err := pool.Get()
 	require.NoError(t, err)
 	_, err = pool.Wait(time.Now().Add(time.Millisecond))
@@ -96,7 +96,7 @@ func TestWaitTimesOut(t *testing.T) {
 
 // TestAllocatesNothing (SC2, SC4), at the bound and below it.
 func TestAllocatesNothing(t *testing.T) {
-	pool := poolOf(&provider{}, 2, true, sound)
+	pool := poolOf(&provider{}, 2, true)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		a, _ := pool.Get()
 		b, _ := pool.Get()
@@ -112,7 +112,7 @@ func TestAllocatesNothing(t *testing.T) {
 // TestNobodyStealsThePlace (SC4): a place that comes free belongs to the caller that
 // has waited longest, also when a value has to be made in it.
 func TestNobodyStealsThePlace(t *testing.T) {
-	pool := poolOf(&provider{}, 1, false, sound)
+	pool := poolOf(&provider{}, 1, false)
 	pool.cfg.Clean = func(*context) error { return errNoMemory }
 	l, err := pool.Get()
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestNobodyStealsThePlace(t *testing.T) {
 
 // TestZeroLease (SC5): what comes with an error is no lease.
 func TestZeroLease(t *testing.T) {
-	pool := poolOf(&provider{}, 1, false, sound)
+	pool := poolOf(&provider{}, 1, false)
 	l, err := pool.Get()
 	require.NoError(t, err)
 	require.ErrorIs(t, pool.Put(Lease[*context]{}), ErrReleased)
@@ -154,7 +154,7 @@ func TestZeroLease(t *testing.T) {
 }
 
 func TestTrimBelowNothing(t *testing.T) {
-	pool := poolOf(&provider{}, 1, false, sound)
+	pool := poolOf(&provider{}, 1, false)
 	l, err := pool.Get()
 	require.NoError(t, err)
 	require.NoError(t, pool.Put(l))
@@ -165,7 +165,7 @@ func TestTrimBelowNothing(t *testing.T) {
 // destroy its value.
 func TestPanics(t *testing.T) {
 	p := &provider{}
-	pool := poolOf(p, 1, true, sound)
+	pool := poolOf(p, 1, true)
 	mistake := func() { panic("a mistake") }
 	pool.cfg.Make = func() (*context, error) { mistake(); return nil, nil }
 	require.Panics(t, func() { _, _ = pool.Get() })

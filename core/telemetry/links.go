@@ -80,10 +80,6 @@ func (a Area) SetLink(rank int, l *Link) {
 	}
 }
 
-// Link returns what the area's owner has seen of a rank. While it is written,
-// numbers of two moments may be there.
-func (a Area) Link(rank int) Link { return linkOf(a.loads(linkAt(rank), numLinkWords)) }
-
 // SetWallClock notes by how much this host's wall clock is ahead of
 // CLOCK_MONOTONIC, in ns.
 func (a Area) SetWallClock(ahead int64) { a.set(wordWall, uint64(ahead)) }

@@ -1,7 +1,6 @@
 // Package wire authenticates what processes of different hosts tell one
 // another: frames signed with HMAC-SHA256, sessions with keys of their own, and
-// the keys that both sides share beforehand. It does no input or output, but
-// for Client and Server, which drive a handshake over a net.Conn.
+// the keys that both sides share beforehand. It does no input or output.
 //
 // A frame is a length, a header and a trailer with a time and the tag. The
 // payload follows the frame, so that a receiver knows that the header is

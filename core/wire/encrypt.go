@@ -55,9 +55,6 @@ func (e *Encryptor) Next(dst []byte) []byte {
 	return dst
 }
 
-// Done reports whether everything has been made.
-func (e *Encryptor) Done() bool { return e.left == 0 }
-
 // Decryptor is what a Digest is, for ProtectEncrypt: it takes the bytes that
 // follow a frame as they arrive and puts the payload where it belongs, chunk by
 // chunk and only what is genuine. It is for one goroutine at a time, reusable,

@@ -128,19 +128,6 @@ func ownerOf(info os.FileInfo) int {
 	return -1
 }
 
-// FromEnv is a Source that reads an environment variable; lines may be
-// separated by ; there. The variable itself stays: children inherit it, and it
-// cannot be wiped.
-func FromEnv(name string) Source {
-	return func() ([]byte, error) {
-		value, found := os.LookupEnv(name)
-		if !found {
-			return nil, fmt.Errorf("environment variable %s is not set", name)
-		}
-		return Lines([]byte(value)), nil
-	}
-}
-
 // Lines makes each ; of a text the end of a line, in place, and returns it.
 func Lines(text []byte) []byte {
 	for i := bytes.IndexByte(text, ';'); i >= 0; i = bytes.IndexByte(text, ';') {

@@ -113,7 +113,7 @@ func encrypted(t *testing.T, s *Session, head *Head, payload [][]byte) []byte {
 	e.Begin(head, payload)
 	var wire []byte
 	room := make([]byte, 0, EncryptedChunkBytes+100)
-	for !e.Done() {
+	for e.left > 0 {
 		wire = append(wire, e.Next(room)...)
 	}
 	require.Equal(t, s.PayloadWireBytes(head), int64(len(wire)))
@@ -231,8 +231,8 @@ func TestEncryptorWaitsForRoom(t *testing.T) {
 	e.Begin(&head, payload)
 	require.Empty(t, e.Next(make([]byte, 0, EncryptedChunkBytes-1)))
 	require.Len(t, e.Next(make([]byte, 0, EncryptedChunkBytes)), EncryptedChunkBytes)
-	require.False(t, e.Done())
+	require.NotZero(t, e.left)
 	require.Len(t, e.Next(make([]byte, 0, 17)), 17)
-	require.True(t, e.Done())
+	require.Zero(t, e.left)
 	require.Empty(t, e.Next(make([]byte, 0, 100)))
 }

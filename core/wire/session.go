@@ -68,9 +68,6 @@ type Session struct {
 // ID names the session in both processes; it is no secret.
 func (s *Session) ID() uint64 { return s.id }
 
-// KeyID is the id of the shared key that the session was begun with.
-func (s *Session) KeyID() uint32 { return s.keyID }
-
 // Protection is what both sides have agreed on.
 func (s *Session) Protection() Protection { return s.protection }
 

@@ -116,7 +116,7 @@ func makeHandshake(t *testing.T, p Protection) handshakeVector {
 	server := testConfig(t, func(c *Config) { c.Self, c.Blob, c.Protection, c.rand = idB, []byte("rank 0"), p, &counting{100} })
 	a, b, r := shakeHands(t, client, server)
 	v := handshakeVector{
-		Protection: uint8(p), KeyID: a.KeyID(), SessionID: a.ID(),
+		Protection: uint8(p), KeyID: a.keyID, SessionID: a.ID(),
 		ClientNonce: hex.EncodeToString(r.hello[12:44]), ServerNonce: hex.EncodeToString(r.welcome[44:76]),
 		ClientID: hex.EncodeToString(idA[:]), ServerID: hex.EncodeToString(idB[:]),
 		ClientBlob: hex.EncodeToString(client.Blob), ServerBlob: hex.EncodeToString(server.Blob),

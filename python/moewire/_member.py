@@ -18,6 +18,7 @@ from ._config.tuning import Tuning
 from ._cpu.engine import Cpu
 from ._cuda.engine import Cuda
 from ._ep.engine import Engine
+from ._native.event_log import FallbackLog
 from ._observe import recorded
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Member:
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
             rendezvous.construct(self.runtime, taking_part, timeout_us)
+            self._fallbacks = FallbackLog()
+            self._fallbacks.look(self.paths())
         except BaseException:
             self._finalizer()
             raise
@@ -109,6 +112,7 @@ class Member:
         ranks = check.ranks("members", members, self.group_size, self.rank)
         timeout_us = check.integer("timeout_us", timeout_us, -1, 1 << 62)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
+        self._fallbacks.look(self.paths())
 
     def members(self) -> list[int]:
         """The ranks that are in the group now.
@@ -142,7 +146,9 @@ class Member:
         Returns:
             One dict per rank, by rank, with ``"rank"``, ``"carrier"`` ("self", "shm", "tcp",
             "verbs"; "" for an absent rank), ``"device"`` (of this rank: an RDMA device, or the
-            address that it listens at) and ``"why"``: the reason for the choice.
+            address that it listens at), ``"why"``: the reason for the choice, and ``"fell_back"``:
+            whether one of the two ranks has, or had, a carrier that it prefers. That is also
+            logged, once per rank.
         """
         return recorded.paths(self.runtime)
 
@@ -213,9 +219,5 @@ class Member:
 
 
 def _flags_from_environment() -> int:
-    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "")
-    if corrupt not in ("", "combine"):
-        raise check.refuse("MOEWIRE_TEST_CORRUPT", repr(corrupt), "combine")
     flags = abi.MW_CONFIG_DEBUG_FILL if switch("MOEWIRE_DEBUG") else 0
-    flags |= 0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD
-    return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)
+    return flags | (0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD)

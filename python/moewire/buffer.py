@@ -162,8 +162,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
     hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``,
     ``MOEWIRE_RDMA_NEAR``, ``MOEWIRE_RDMA_DC=1``, ``MOEWIRE_RING_BYTES``,
     ``MOEWIRE_UNRESPONSIVE_AFTER_US``, ``MOEWIRE_TCP_ZERO_COPY`` and, on CUDA, ``MOEWIRE_ON_FENCE``
-    stand for arguments that are not given; ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit
-    in every combine (a test of the tests).
+    stand for arguments that are not given.
     """
 
     def __init__(

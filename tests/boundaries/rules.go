@@ -39,10 +39,16 @@ var layers = []layer{
 
 	// The numbers that ranks share.
 	{"core/group/membership", []string{"core/group/rankset"}},
-	{"core/ep/layout", []string{"core/group/rankset"}},
+
+	// What everything else speaks of, and what writes it for other languages.
+	{"core/ep/protocol", []string{"core/group/rankset"}},
+	{"core/ep/protocol/generate", nil},
+	{"core/ep/layout", []string{"core/group/rankset", "core/ep/protocol"}},
 
 	{"core/internal/safego", []string{"core/origin"}},
+	{"core/internal/sweep", []string{"core/internal/safego"}},
 	{"core/internal/sys", []string{"core/origin"}},
+	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
@@ -51,23 +57,23 @@ var layers = []layer{
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
-	{"core/device", nil},
-	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
+	{"core/device", []string{"core/ep/protocol"}},
+	{"core/device/cpu", []string{"core/device", "core/ep/protocol", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
 	{"core/device/cuda/images", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/images/prebuild", []string{
 		"core/device/cuda/images", "core/device/cuda/kernels", "core/internal/...",
 	}},
 	// The queue by which kernels ask the host for something.
-	{"core/device/cuda/fifo", nil},
+	{"core/device/cuda/fifo", []string{"core/ep/protocol"}},
 	{"core/device/cuda/fifo/fifotest", []string{"core/device/cuda/fifo"}},
-	{"core/device/cuda", []string{"core/group/rankset", "core/ep/layout", "core/internal/..."}},
+	{"core/device/cuda", []string{"core/group/rankset", "core/ep/layout", "core/ep/protocol", "core/internal/..."}},
 	// Times the engine on a GPU, and what it is compared with.
 	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench/probe", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench", []string{
-		"core/group/membership", "core/device/cuda", "core/device/cuda/images", "core/ep/layout", "core/internal/...",
-		"core/device/cuda/gpubench/baseline", "core/device/cuda/gpubench/probe",
+		"core/group/membership", "core/device/cuda", "core/device/cuda/images", "core/ep/layout",
+		"core/ep/protocol", "core/internal/...", "core/device/cuda/gpubench/baseline", "core/device/cuda/gpubench/probe",
 	}},
 	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 
@@ -85,7 +91,9 @@ var layers = []layer{
 	// Memory of links that kernels fill and read.
 	{"core/transport/cudaring", []string{"core/transport", "core/device/cuda", "core/internal/sys"}},
 	// Messages for kernels.
-	{"core/transport/proxy", []string{"core/group/rankset", "core/transport", "core/device/cuda/fifo", "core/internal/safego"}},
+	{"core/transport/proxy", []string{
+		"core/group/rankset", "core/ep/protocol", "core/transport", "core/device/cuda/fifo", "core/internal/safego",
+	}},
 
 	// Messages between ranks, over any carrier.
 	{"core/link", []string{"core/group/rankset", "core/transport", "core/wire", "core/internal/..."}},
@@ -102,18 +110,18 @@ var layers = []layer{
 	}},
 
 	{"core/ep", []string{
-		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/op", "core/telemetry",
+		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/op", "core/telemetry",
 		"core/transport", "core/device", "core/internal/safego",
 	}},
 	// The same on a GPU.
 	{"core/ep/gpu", []string{
-		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/transport", "core/transport/cudaipc", "core/transport/proxy",
-		"core/device", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol",
+		"core/transport", "core/transport/cudaipc", "core/transport/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
 	// Puts a rank together: a configuration becomes a group and an engine.
 	{"core/node", []string{
-		"core/ep", "core/ep/gpu", "core/ep/layout", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/ep", "core/ep/gpu", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/transport/cudaring", "core/transport/multihost", "core/transport/shm", "core/transport/tcp",
 		"core/transport/verbs", "core/group/rankset", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},

@@ -40,7 +40,7 @@ static void test_configs(void)
 	BAD("config->flags MW_FABRIC_RDMA_DC is given, allowed with MW_CARRIER_RDMA", c.flags = MW_FABRIC_RDMA_DC);
 	BAD("config->carrier is 3", c.carrier = 3);
 	BAD("config->tcp_zero_copy is 3", c.tcp_zero_copy = 3);
-	BAD("config->reserved is 1", c.reserved = 1);
+	BAD("config->eviction is 2", c.eviction = 2);
 	BAD("config->rdma_gid is given, allowed with MW_CARRIER_RDMA", c.rdma_gid = TEXT("v2"));
 	BAD("config->listen is given, allowed with MW_CARRIER_TCP", c.carrier = MW_CARRIER_RDMA);
 	BAD("config->flags MW_FABRIC_ENCRYPT is given, allowed with MW_CARRIER_TCP",

@@ -38,7 +38,7 @@ func (r *rank) send(st *step, d int, until ep.Phase) (*inFlight, error) {
 	in := &f.ins[r.num]
 	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: st.hidden, TopK: st.topk, MaxTokens: st.maxTokens,
-		NumExperts: st.experts, FP8: st.fp8, ActiveRanks: f.mask, RecvCount: f.counts, LayoutRange: f.layout, Timeout: r.timeout,
+		NumExperts: st.experts, RowType: st.rowType(), ActiveRanks: f.mask, RecvCount: f.counts, LayoutRange: f.layout, Timeout: r.timeout,
 	}
 	if st.flat {
 		in.flatten(a)
@@ -218,6 +218,9 @@ func (l *landing) finish() error {
 		if err := l.pending.Wait(ep.PhaseDone, -1); err != nil {
 			return err
 		}
+	}
+	if env("CHAOS_CORRUPT") != 0 && len(l.out) > 0 {
+		l.out[0] ^= 1
 	}
 	if want := l.f.wantCombine(&l.f.ins[l.f.r.num], l.n, l.f.mask); !bytes.Equal(l.out, want) {
 		return fmt.Errorf("combine %d of operation %d differs, mask %v: %x, want %x", l.n, l.f.res.Op, l.f.mask, l.out, want)

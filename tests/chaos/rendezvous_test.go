@@ -20,7 +20,7 @@ const slabBytes = 8 << 20
 // size, given or found by the first dispatch; they differ in whether they fill
 // what is released.
 func (r *rank) config() ep.Config {
-	cfg := ep.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill, CorruptCombine: env("CHAOS_CORRUPT") != 0}
+	cfg := ep.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill}
 	if r.seed>>2&1 == 1 {
 		cfg.NumBytes = slabBytes * int64(cfg.NumSlots)
 	}

@@ -3,6 +3,8 @@ package chaos
 import (
 	"encoding/binary"
 	"math/rand/v2"
+
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // shape of one operation.
@@ -10,6 +12,13 @@ type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
 	flat                                    bool // rows of ranks, not of experts
+}
+
+func (s *shape) rowType() protocol.DType {
+	if s.fp8 {
+		return protocol.FP8
+	}
+	return protocol.BF16
 }
 
 func (s *shape) owner(expert int64) int { return int(expert) / (s.experts / s.ranks) }

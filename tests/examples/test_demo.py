@@ -42,9 +42,10 @@ def test_demo(start, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.multirank
-def test_demo_notices_a_corrupted_combine(start) -> None:
+def test_demo_notices_a_corrupted_combine(start, wrong_library: str) -> None:
     command = (sys.executable, "-m", "moewire", "demo")
-    output = start(*command, status=1, MOEWIRE_TEST_CORRUPT="combine").stdout
+    wrong = {"MOEWIRE_LIBRARY": wrong_library, "MOEWIRE_TEST_CORRUPT": "1"}
+    output = start(*command, status=1, **wrong).stdout
     assert re.search(r"BAD +the logits of \d+ tokens differ", output) or "BAD  texts" in output
 
 

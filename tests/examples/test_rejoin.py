@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
 @pytest.mark.all
-def test_a_flipped_bit_is_noticed(start) -> None:
-    output = start(sys.executable, EXAMPLES / "rejoin.py", status=1, MOEWIRE_TEST_CORRUPT="combine")
+def test_a_flipped_bit_is_noticed(start, wrong_library: str) -> None:
+    wrong = {"MOEWIRE_LIBRARY": wrong_library, "MOEWIRE_TEST_CORRUPT": "1"}
+    output = start(sys.executable, EXAMPLES / "rejoin.py", status=1, **wrong)
     assert "wrong sums" in output.stdout
 
 

@@ -30,6 +30,7 @@ def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
 
 
 @pytest.mark.all
-def test_a_corrupted_combine_is_noticed(start) -> None:
-    output = _train(start, 2, status=1, MOEWIRE_TEST_CORRUPT="combine")
+def test_a_corrupted_combine_is_noticed(start, wrong_library: str) -> None:
+    wrong = {"MOEWIRE_LIBRARY": wrong_library, "MOEWIRE_TEST_CORRUPT": "1"}
+    output = _train(start, 2, status=1, **wrong)
     assert "not one process's training" in output or "nothing was learned" in output

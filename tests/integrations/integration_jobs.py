@@ -128,7 +128,7 @@ def _corrupt(spread: Any, alone: Any) -> dict[str, bool]:
 
     as_it_is = equal()
     moe.close()
-    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
     corrupted = equal()
     del os.environ["MOEWIRE_TEST_CORRUPT"]
     moe.close()

@@ -36,13 +36,15 @@ def run(
     start: str = "forkserver",
     group: bool = True,
     dies: frozenset[int] = frozenset(),
+    **environment: str,
 ) -> list[Any]:
     """``job(*arguments)`` on every rank of a gloo group; the results by rank.
 
     ``job`` is "module.function", imported by the ranks only. Without ``group`` there is none,
     and the job is called with its rank, the number of ranks, and a folder of the launch before
     its arguments. ``start`` is multiprocessing's: "forkserver" preloads transformers, "fork"
-    has what this process has. Ranks in ``dies`` are expected to end without a result.
+    has what this process has. ``environment`` has variables of the ranks. Ranks in ``dies`` are
+    expected to end without a result.
     """
     context: Any = multiprocessing.get_context(start)
     if start == "forkserver":
@@ -52,7 +54,7 @@ def run(
         pipes, ranks = [], []
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            given = (rank, size, folder, theirs, job, arguments, group)
+            given = (rank, size, folder, theirs, job, arguments, group, environment)
             ranks.append(context.Process(target=_main, args=given, daemon=True))
             ranks[-1].start()
             theirs.close()
@@ -99,7 +101,14 @@ def _logs(folder: Path, results: list[Any], timeout: float) -> str:
 
 
 def _main(
-    rank: int, size: int, folder: Path, pipe: Any, job: str, arguments: Any, group: bool
+    rank: int,
+    size: int,
+    folder: Path,
+    pipe: Any,
+    job: str,
+    arguments: Any,
+    group: bool,
+    environment: dict[str, str],
 ) -> None:
     log = (folder / f"rank-{rank}.log").open("w")
     os.dup2(log.fileno(), 1)
@@ -110,6 +119,7 @@ def _main(
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), HF_HUB_OFFLINE="1"
     )
+    os.environ.update(environment)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         if group:

@@ -108,8 +108,10 @@ def test_whichever_is_imported_first(server: EngineServer, backend: str, job: st
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_corrupted_combine_is_noticed(server: EngineServer, backend: str) -> None:
-    environment = {**ON, "MOEWIRE_TEST_CORRUPT": "combine"}
+def test_a_corrupted_combine_is_noticed(
+    server: EngineServer, backend: str, wrong_library: str
+) -> None:
+    environment = {**ON, "MOEWIRE_LIBRARY": wrong_library, "MOEWIRE_TEST_CORRUPT": "1"}
     for answer in server.run(2, "sglang_jobs.one_layer", backend, **environment):
         assert answer == {"right": False, "operations": [1, 1]}
 

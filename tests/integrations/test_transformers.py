@@ -17,10 +17,13 @@ pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"R{size}")
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def answers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, wrong_library: str
+) -> list[Any]:
     """One launch per number of ranks serves all tests."""
     folder: Path = tmp_path_factory.mktemp("models")
-    return run(request.param, "integration_jobs.everything", str(folder))
+    jobs = "integration_jobs.everything"
+    return run(request.param, jobs, str(folder), MOEWIRE_LIBRARY=wrong_library)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -55,9 +55,12 @@ def alone(vllm_server: EngineServer, model: str) -> Any:
 
 
 @pytest.fixture(scope="session", params=WAYS)
-def spread(request: pytest.FixtureRequest, vllm_server: EngineServer, model: str) -> Any:
+def spread(
+    request: pytest.FixtureRequest, vllm_server: EngineServer, model: str, wrong_library: str
+) -> Any:
     """What two ranks answered, and the way in."""
-    answers = launch(vllm_server, 2, "spread", model, MOEWIRE_VLLM=request.param)
+    environment = {"MOEWIRE_VLLM": request.param, "MOEWIRE_LIBRARY": wrong_library}
+    answers = launch(vllm_server, 2, "spread", model, **environment)
     return request.param, answers
 
 

@@ -113,7 +113,7 @@ def corrupted(folder: Path) -> dict[str, bool]:
     spread = _load(folder, "mixtral", dist.get_world_size(), "moewire")
     plain = _backward(spread)
     moe.close()
-    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
     flipped = _backward(spread)
     del os.environ["MOEWIRE_TEST_CORRUPT"]
     moe.close()

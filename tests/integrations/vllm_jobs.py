@@ -44,7 +44,7 @@ def spread(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
     }
     answer["contract"] = vllm_contract.check(rank, size)
     plugin.close()
-    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
     answer["corrupted"] = _texts(llm, rank, size)
     plugin.close()
     del os.environ["MOEWIRE_TEST_CORRUPT"]

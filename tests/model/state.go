@@ -95,7 +95,7 @@ func bit(r int) uint8 { return 1 << r }
 
 func has(set uint8, r int) bool { return set>>r&1 == 1 }
 
-// counted packs a number of combines and a flag, as layout.Counted does.
+// counted packs a number of combines and a flag, as protocol.Counted does.
 func counted(op, combines uint8, last bool) Word {
 	w := Word{op: op, detail: combines << 1}
 	if last {

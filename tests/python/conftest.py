@@ -43,6 +43,15 @@ def team() -> Iterator[Team]:
     one.close()
 
 
+@pytest.fixture
+def wrong_team(wrong_library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    """A team whose combines are wrong if a job wants it."""
+    monkeypatch.setenv("MOEWIRE_LIBRARY", wrong_library)
+    one = Team(SEED)
+    yield one
+    one.close()
+
+
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.all)])
 def ranks(team: Team, request: pytest.FixtureRequest) -> Ranks:
     """The team on either kind of device: the emulated one, or one of this machine."""

@@ -36,8 +36,8 @@ def test_checkpointing(team: Team, flat: bool, reentrant: bool) -> None:
 
 
 @FORMS
-def test_a_corrupted_combine_is_noticed(team: Team, flat: bool) -> None:
-    team.run(2, jobs_autograd.corrupted, flat)
+def test_a_corrupted_combine_is_noticed(wrong_team: Team, flat: bool) -> None:
+    wrong_team.run(2, jobs_autograd.corrupted, flat)
 
 
 @FORMS

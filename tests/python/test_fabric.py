@@ -219,6 +219,7 @@ def test_bad_arguments() -> None:
         with pytest.raises(errors.MetadataError):
             fabric.deliver(1, b"no handshake")
         assert fabric.report()["carrier"] == "tcp"
+        assert fabric.report()["eviction"] == "sieve"
 
 
 @pytest.mark.parametrize(
@@ -329,6 +330,10 @@ def test_carriers() -> None:
         Fabric(carrier="rdma", keys=key, tcp_zero_copy="on")
     with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*'yes'.*auto, on, off"):
         Fabric(listen="127.0.0.1:0", keys=key, tcp_zero_copy="yes")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgument, match=r"eviction.*'lru'.*sieve, fifo"):
+        Fabric(listen="127.0.0.1:0", keys=key, eviction="lru")  # type: ignore[arg-type]
+    with Fabric(listen="127.0.0.1:0", keys=key, eviction="fifo") as fabric:
+        assert fabric.report()["eviction"] == "fifo"
     with pytest.raises(errors.InvalidArgument, match=r'rdma_gid is "v9", allowed are an index'):
         Fabric(carrier="rdma", keys=key, rdma_gid="v9")
     with pytest.raises(

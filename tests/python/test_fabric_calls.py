@@ -11,7 +11,7 @@ import pytest
 
 import moewire.errors as errors
 from harness.fabric_pair import KEY
-from moewire import _abi_fabric as abi
+from moewire import _abi as abi
 from moewire.fabric import Fabric, Remote, Transfer
 from moewire.fabric import _calls as calls
 

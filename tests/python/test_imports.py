@@ -32,7 +32,7 @@ LAYERS = (
     "_native",
     "_base",
     "_abi",
-    "_abi_fabric _abi_observe _version errors",
+    "_abi _abi _version errors",
 )
 
 

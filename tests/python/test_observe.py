@@ -339,3 +339,17 @@ def test_doctor_here() -> None:
     assert text.count("warning: ") == text.count("\n  fix: ") == len(report["warnings"])
     for line in text.splitlines():
         assert "not available" not in line or "; fix: " in line, line
+
+
+def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    paths = [
+        {"rank": 0, "carrier": "verbs", "why": "another host", "fell_back": False},
+        {"rank": 1, "carrier": "tcp", "why": "another host; the port is down", "fell_back": True},
+    ]
+    log = event_log.FallbackLog()
+    for _ in range(2):
+        log.look(paths)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.name == "moewire"
+    text = "rank 1 is reached over tcp, a fallback: another host; the port is down"
+    assert record.getMessage() == text

@@ -92,6 +92,6 @@ def test_ranks_without_tokens_take_part(ranks: Ranks) -> None:
     ranks.run(ranks.few(3, 2), jobs_oracle.one_token_none_elsewhere)
 
 
-def test_the_oracle_sees_one_flipped_bit(team: Team) -> None:
-    for text in team.run(2, jobs_oracle.corrupted):
+def test_the_oracle_sees_one_flipped_bit(wrong_team: Team) -> None:
+    for text in wrong_team.run(2, jobs_oracle.corrupted):
         assert "combine on rank" in text and "differ" in text

@@ -45,7 +45,7 @@ def _flags() -> int:
 @pytest.mark.parametrize("variable", SWITCHES)
 def test_switches_from_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """0, 1 or nothing; the empty text is as good as none."""
-    for name in (*SWITCHES, "MOEWIRE_TEST_CORRUPT"):
+    for name in SWITCHES:
         monkeypatch.delenv(name, raising=False)
     bit, default = SWITCHES[variable], _flags()
     assert default == 0
@@ -59,8 +59,7 @@ def test_switches_from_the_environment(variable: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
-    [(name, text, "0, 1") for name in SWITCHES for text in ("yes", "off", "true", " ", "2", "01")]
-    + [("MOEWIRE_TEST_CORRUPT", text, "combine") for text in ("foo", "1")],
+    [(name, text, "0, 1") for name in SWITCHES for text in ("yes", "off", "true", " ", "2", "01")],
 )
 def test_no_other_words_for_switches(
     variable: str, text: str, allowed: str, monkeypatch: pytest.MonkeyPatch
@@ -69,13 +68,6 @@ def test_no_other_words_for_switches(
     says = re.escape(f"{variable}: {text!r} given; allowed: {allowed}")
     with pytest.raises(errors.InvalidArgument, match=f"^{says}$"):
         one_rank()
-
-
-def test_the_empty_text_corrupts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MOEWIRE_TEST_CORRUPT", "")
-    assert _member._flags_from_environment() & abi.MW_CONFIG_TEST_CORRUPT_COMBINE == 0
-    monkeypatch.setenv("MOEWIRE_TEST_CORRUPT", "combine")
-    assert _member._flags_from_environment() & abi.MW_CONFIG_TEST_CORRUPT_COMBINE
 
 
 NOT_BOOLS = ("no", 2, None, [], 0.5)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // (The address sanitizer's own instrumentation allocates.)
@@ -13,7 +14,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	r := newRand(t)
 	for _, k := range all(t) {
 		place := &device.PlaceBatch{
-			X: offHeap(t, 2*256), Hidden: 256, CastFP8: true,
+			X: offHeap(t, 2*256), Hidden: 256, RowType: protocol.FP8,
 			Targets: slabs(t, 9, 1, 1, 256, true), Jobs: make([]device.PlaceJob, 1),
 		}
 		for i := range place.Targets {
@@ -28,7 +29,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 			Hidden: 256, RowsPerExpert: 1, Ranges: []RowRange{{Count: 1}}}
 		round := func() {
 			k.Place(place)
-			place.CastFP8 = !place.CastFP8
+			place.RowType = rowType(!place.RowType.IsFP8())
 			k.Reduce(reduce)
 			k.Copy(copies)
 			k.(Dequantiser).Dequantise(deq)

@@ -34,7 +34,7 @@ func BenchmarkPlace(b *testing.B) {
 			name, bytes = "fp8", benchTokens*(benchHidden*3+benchHidden/32)
 		}
 		batch := &device.PlaceBatch{
-			X: x, Hidden: benchHidden, CastFP8: cast,
+			X: x, Hidden: benchHidden, RowType: rowType(cast),
 			Targets: slabs(b, 8, 2, 8, benchHidden, cast),
 		}
 		for t := range benchTokens {
@@ -75,7 +75,7 @@ func benchReduce(b *testing.B, source []byte, fp32, runs bool) {
 		}
 		batch := &device.ReduceBatch{
 			Out: offHeap(b, benchTokens*benchHidden*2), Hidden: benchHidden, TopK: benchTopK,
-			Sources: [][]byte{source, source, source, source, source}, FP32: fp32, Runs: runs,
+			Sources: [][]byte{source, source, source, source, source}, RowType: valueType(fp32), Runs: runs,
 		}
 		for t := range benchTokens {
 			for k := range benchTopK {

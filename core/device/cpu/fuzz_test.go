@@ -26,10 +26,10 @@ func FuzzPlace(f *testing.F) {
 			codes, scale := oracleQuantise(values, f)
 			for _, k := range all(t) {
 				target := device.Target{Rows: make([]byte, 128), Scales: make([]byte, 4), SrcInfo: make([]byte, 4), RowsPerExpert: 1}
-				k.Place(&device.PlaceBatch{X: x, Hidden: 128, CastFP8: true, Scales: f,
+				k.Place(&device.PlaceBatch{X: x, Hidden: 128, RowType: f,
 					Targets: []device.Target{target}, Jobs: make([]device.PlaceJob, 1)})
 				if !bytes.Equal(target.Rows, codes) || u32At(target.Scales, 0) != scale {
-					t.Fatalf("%s, %s: % x scale %#08x, want % x scale %#08x", k.Name(), f,
+					t.Fatalf("%s, %s: % x scale %#08x, want % x scale %#08x", k.Name(), f.Scales(),
 						target.Rows, u32At(target.Scales, 0), codes, scale)
 				}
 			}

@@ -18,7 +18,7 @@
 // Values that share one fp8 scale.
 #define MWCPU_BLOCK 128
 
-// device.ScaleFormat.
+// The scales of protocol.FP8, FP8Pow2 and FP8UE8M0.
 enum mwcpu_scales { MWCPU_FLOAT32, MWCPU_POW2, MWCPU_UE8M0 };
 
 // How a batch is moved, which changes no result.

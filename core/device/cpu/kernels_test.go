@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 func TestNew(t *testing.T) {
@@ -79,7 +80,7 @@ func TestCopy(t *testing.T) {
 func TestEmptyBatches(t *testing.T) {
 	for _, k := range all(t) {
 		k.Place(&device.PlaceBatch{Hidden: 128})
-		k.Place(&device.PlaceBatch{Hidden: 128, CastFP8: true})
+		k.Place(&device.PlaceBatch{Hidden: 128, RowType: protocol.FP8})
 		k.Reduce(&device.ReduceBatch{Hidden: 128, TopK: 2})
 		k.Reduce(&device.ReduceBatch{})
 		k.(Dequantiser).Dequantise(&DequantBatch{Hidden: 128})
@@ -99,7 +100,7 @@ func TestGoHeapMemory(t *testing.T) {
 		target := device.Target{
 			Rows: make([]byte, 128), Scales: make([]byte, 4), SrcInfo: make([]byte, 4), RowsPerExpert: 1,
 		}
-		k.Place(&device.PlaceBatch{X: x, Hidden: 128, CastFP8: true,
+		k.Place(&device.PlaceBatch{X: x, Hidden: 128, RowType: protocol.FP8,
 			Targets: []device.Target{target}, Jobs: make([]device.PlaceJob, 1)})
 		out, copied := make([]byte, 256), make([]byte, 256)
 		k.(Dequantiser).Dequantise(&DequantBatch{Dst: out, Rows: target.Rows, Scales: target.Scales,

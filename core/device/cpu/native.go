@@ -24,6 +24,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // native calls the C kernels, once per batch.
@@ -121,10 +122,9 @@ func (n *native) Place(b *device.PlaceBatch) {
 			rows_per_expert: C.int64_t(t.RowsPerExpert),
 		})
 	}
-	row := 2 * b.Hidden
+	row := int(b.RowType.RowBytes(int64(b.Hidden)))
 	n.batch = batch{place: b, how: n.how}
-	if b.CastFP8 {
-		row = b.Hidden
+	if b.RowType.IsFP8() {
 		n.beginCast(b)
 	}
 	n.batch.how.streaming = n.streaming(len(b.Jobs) * row)
@@ -136,7 +136,7 @@ func (n *native) Place(b *device.PlaceBatch) {
 // are to share the batch; one alone casts each when it comes to it.
 func (n *native) beginCast(b *device.PlaceBatch) {
 	tokens := len(b.X) / (2 * b.Hidden)
-	bytes := tokens * (4*(b.Hidden/device.QuantBlock) + b.Hidden + 1)
+	bytes := tokens * (4*(b.Hidden/protocol.QuantBlock) + b.Hidden + 1)
 	n.casts = atLeast(n.casts, (bytes+3)/4)
 	n.batch.numCast = tokens
 	if n.partsFor(len(b.Jobs)*b.Hidden, len(b.Jobs)) > 1 {
@@ -196,7 +196,7 @@ func (n *native) placePart(part int) {
 	first, last := n.batch.share(part, len(b.Jobs))
 	jobs := b.Jobs[first:last]
 	C.mwcpu_place(n.table, n.batch.how, start(b.X), C.int64_t(b.Hidden), C.int64_t(n.batch.numCast), n.batch.already,
-		C.enum_mwcpu_scales(b.Scales), unsafe.SliceData(n.targets),
+		scalesOf(b.RowType), unsafe.SliceData(n.targets),
 		(*C.struct_mwcpu_place_job)(start(jobs)), C.int64_t(len(jobs)), start(n.casts))
 }
 
@@ -204,7 +204,7 @@ func (n *native) castPart(part int) {
 	b := n.batch.place
 	first, last := n.batch.share(part, n.batch.numCast)
 	C.mwcpu_cast(n.table, start(b.X), C.int64_t(b.Hidden), C.int64_t(n.batch.numCast),
-		C.enum_mwcpu_scales(b.Scales), C.int64_t(first), C.int64_t(last), start(n.casts))
+		scalesOf(b.RowType), C.int64_t(first), C.int64_t(last), start(n.casts))
 }
 
 func (n *native) Reduce(b *device.ReduceBatch) {
@@ -225,11 +225,24 @@ func (n *native) reducePart(part int) {
 	b := n.batch.reduce
 	row := b.OutRowBytes()
 	first, last := n.batch.share(part, len(b.Out)/row)
-	form := C.struct_mwcpu_form{fp32: bit(b.FP32), runs: bit(b.Runs), fp32_out: bit(b.FP32Out)}
+	form := C.struct_mwcpu_form{fp32: bit(b.RowType == protocol.FP32), runs: bit(b.Runs), fp32_out: bit(b.OutType == protocol.FP32)}
 	C.mwcpu_reduce(n.table, n.batch.how, form, start(b.Out[first*row:]), C.int64_t(b.Hidden),
 		C.int64_t(last-first), C.int64_t(b.TopK), unsafe.SliceData(n.sources),
 		(*C.struct_mwcpu_reduce_job)(start(b.Jobs[first*b.TopK:])),
 		(*C.float)(start(b.Weights[first*b.TopK:])), unsafe.SliceData(n.terms[part*b.TopK:]))
+}
+
+// The block of the C kernels is that of the protocol.
+var _ = [1]struct{}{C.MWCPU_BLOCK - protocol.QuantBlock: {}}
+
+func scalesOf(rows protocol.DType) C.enum_mwcpu_scales {
+	switch rows {
+	case protocol.FP8Pow2:
+		return C.MWCPU_POW2
+	case protocol.FP8UE8M0:
+		return C.MWCPU_UE8M0
+	}
+	return C.MWCPU_FLOAT32
 }
 
 func bit(set bool) C.int32_t {

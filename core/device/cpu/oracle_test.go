@@ -3,7 +3,7 @@ package cpu
 import (
 	"math"
 
-	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // The oracle: slow arithmetic written from docs/numerics.md alone, which
@@ -79,7 +79,7 @@ func oracleRound(f float32) uint16 {
 
 // oracleQuantise casts one block: codes and the bits of the stored scale,
 // which is a float32 in every format.
-func oracleQuantise(x []uint16, f device.ScaleFormat) ([]byte, uint32) {
+func oracleQuantise(x []uint16, f protocol.DType) ([]byte, uint32) {
 	codes, amax := make([]byte, len(x)), uint16(0)
 	for _, v := range x {
 		amax = max(amax, v&0x7fff)
@@ -89,7 +89,7 @@ func oracleQuantise(x []uint16, f device.ScaleFormat) ([]byte, uint32) {
 	// has more than twice float32's digits (and no subnormal quotients occur).
 	m := math.Max(float64(math.Float32frombits(uint32(amax)<<16)), float64(float32(1e-4)))
 	scale, stored := float32(448/m), float32(m/448)
-	if f != device.ScalesFloat32 {
+	if f != protocol.FP8 {
 		stored = float32(oraclePower(m))
 		scale = float32(1 / float64(stored))
 	}

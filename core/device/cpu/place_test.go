@@ -6,11 +6,20 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
-// formats are those that a hidden size allows.
-func formats(hidden int) []device.ScaleFormat {
-	all := []device.ScaleFormat{device.ScalesFloat32, device.ScalesPow2, device.ScalesUE8M0}
+// rowType is that of rows that are cast, or not.
+func rowType(cast bool) protocol.DType {
+	if cast {
+		return protocol.FP8
+	}
+	return protocol.BF16
+}
+
+// formats are the types of fp8 rows that a hidden size allows.
+func formats(hidden int) []protocol.DType {
+	all := []protocol.DType{protocol.FP8, protocol.FP8Pow2, protocol.FP8UE8M0}
 	if hidden%512 != 0 {
 		return all[:2]
 	}
@@ -22,7 +31,7 @@ func formats(hidden int) []device.ScaleFormat {
 func slabs(t testing.TB, numTargets, experts, rows, hidden int, cast bool) []device.Target {
 	rowBytes, scaleBytes := 2*hidden, 0
 	if cast {
-		rowBytes, scaleBytes = hidden, 4*hidden/device.QuantBlock
+		rowBytes, scaleBytes = hidden, 4*hidden/protocol.QuantBlock
 	}
 	targets := make([]device.Target, numTargets)
 	for i := range targets {
@@ -91,7 +100,7 @@ func oraclePlace(want *device.Target, b *device.PlaceBatch, j device.PlaceJob, c
 	at := int(j.Expert)*capacity + int(j.Pos)
 	copy(want.SrcInfo[4*at:], []byte{byte(j.Token), byte(j.Token >> 8), byte(j.Token >> 16), byte(j.Token >> 24)})
 	x := b.X[int(j.Token)*2*b.Hidden:][:2*b.Hidden]
-	if !b.CastFP8 {
+	if !b.RowType.IsFP8() {
 		copy(want.Rows[at*2*b.Hidden:], x)
 		return
 	}
@@ -101,9 +110,9 @@ func oraclePlace(want *device.Target, b *device.PlaceBatch, j device.PlaceJob, c
 		for i := range values {
 			values[i] = bf16At(x, 128*g+i)
 		}
-		codes, s := oracleQuantise(values, b.Scales)
+		codes, s := oracleQuantise(values, b.RowType)
 		copy(want.Rows[at*b.Hidden+128*g:], codes)
-		if b.Scales == device.ScalesUE8M0 {
+		if b.RowType == protocol.FP8UE8M0 {
 			word := (int(j.Expert)*blocks/4+g/4)*capacity + int(j.Pos)
 			want.Scales[4*word+g%4] = oracleScaleByte(s)
 			continue
@@ -124,7 +133,7 @@ func TestPlaceShapes(t *testing.T) {
 	}
 	for _, cast := range []bool{false, true} {
 		for _, hidden := range []int{8, 24, 72, 128, 384, 512, 1032, 1536, 7168} {
-			if cast && hidden%device.QuantBlock != 0 {
+			if cast && hidden%protocol.QuantBlock != 0 {
 				continue
 			}
 			t.Run(fmt.Sprintf("cast=%v/hidden=%d", cast, hidden), func(t *testing.T) {
@@ -134,7 +143,7 @@ func TestPlaceShapes(t *testing.T) {
 					values[i] = activation(r)
 				}
 				b := &device.PlaceBatch{
-					X: offHeapBF16(t, values), Hidden: hidden, CastFP8: cast, Jobs: jobs,
+					X: offHeapBF16(t, values), Hidden: hidden, RowType: rowType(cast), Jobs: jobs,
 					Targets: slabs(t, numTargets, experts, capacity, hidden, cast),
 				}
 				placeAndCheck(t, b, experts)
@@ -146,16 +155,17 @@ func TestPlaceShapes(t *testing.T) {
 // placeAndCheck runs the batch in every format that its hidden size allows.
 func placeAndCheck(t *testing.T, b *device.PlaceBatch, experts int) {
 	t.Helper()
-	for _, f := range formats(b.Hidden) {
-		if b.Scales = f; f != device.ScalesFloat32 && !b.CastFP8 {
-			break
-		}
+	types := formats(b.Hidden)
+	if !b.RowType.IsFP8() {
+		types = []protocol.DType{b.RowType}
+	}
+	for _, b.RowType = range types {
 		for _, k := range all(t) {
 			for i := range b.Targets {
 				clearTarget(&b.Targets[i])
 			}
 			k.Place(b)
-			checkPlaced(t, fmt.Sprintf("%s, %s", k.Name(), f), b, experts)
+			checkPlaced(t, fmt.Sprintf("%s, %s", k.Name(), b.RowType.Scales()), b, experts)
 		}
 	}
 }
@@ -197,7 +207,7 @@ func castOneRow(t *testing.T, values []uint16) {
 		values = append(values, values[len(values)-128])
 	}
 	b := &device.PlaceBatch{
-		X: offHeapBF16(t, values), Hidden: len(values), CastFP8: true,
+		X: offHeapBF16(t, values), Hidden: len(values), RowType: protocol.FP8,
 		Targets: slabs(t, 1, 1, 1, len(values), true),
 		Jobs:    []device.PlaceJob{{}},
 	}
@@ -246,10 +256,10 @@ func TestCastRandom(t *testing.T) {
 
 // The special blocks of the contract, spelled out.
 func TestCastSpecialBlocks(t *testing.T) {
-	const f32, pow2, ue8m0 = device.ScalesFloat32, device.ScalesPow2, device.ScalesUE8M0
+	const f32, pow2, ue8m0 = protocol.FP8, protocol.FP8Pow2, protocol.FP8UE8M0
 	tests := []struct {
 		name      string
-		format    device.ScaleFormat
+		format    protocol.DType
 		first     uint16 // value 0; value 1 is 1.0, value 2 is -1.0, others 0
 		want      [4]byte
 		wantScale uint32
@@ -277,16 +287,16 @@ func TestCastSpecialBlocks(t *testing.T) {
 		values := make([]uint16, 512)
 		values[0], values[1], values[2] = tt.first, 0x3f80, 0xbf80
 		b := &device.PlaceBatch{
-			X: offHeapBF16(t, values), Hidden: 512, CastFP8: true, Scales: tt.format,
+			X: offHeapBF16(t, values), Hidden: 512, RowType: tt.format,
 			Targets: slabs(t, 1, 1, 1, 512, true), Jobs: []device.PlaceJob{{}},
 		}
 		for _, k := range all(t) {
 			k.Place(b)
 			if got := [4]byte(b.Targets[0].Rows); got != tt.want {
-				t.Errorf("%s, %s, %s: codes % x, want % x", k.Name(), tt.format, tt.name, got, tt.want)
+				t.Errorf("%s, %s, %s: codes % x, want % x", k.Name(), tt.format.Scales(), tt.name, got, tt.want)
 			}
 			if got := u32At(b.Targets[0].Scales, 0); got != tt.wantScale {
-				t.Errorf("%s, %s, %s: scale %#08x, want %#08x", k.Name(), tt.format, tt.name, got, tt.wantScale)
+				t.Errorf("%s, %s, %s: scale %#08x, want %#08x", k.Name(), tt.format.Scales(), tt.name, got, tt.wantScale)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // offHeapFloat32 returns off-heap memory that holds the values.
@@ -39,6 +40,14 @@ func anyFloat32(r *rand.Rand) uint32 {
 	return r.Uint32()
 }
 
+// valueType is that of float32 values, or of bf16 ones.
+func valueType(fp32 bool) protocol.DType {
+	if fp32 {
+		return protocol.FP32
+	}
+	return protocol.BF16
+}
+
 // fp32Activation is an ordinary finite value with all its digits.
 func fp32Activation(r *rand.Rand) uint32 {
 	return math.Float32bits(float32(r.NormFloat64() * math.Exp2(float64(r.IntN(6)-3))))
@@ -47,7 +56,7 @@ func fp32Activation(r *rand.Rand) uint32 {
 // randomFP32 draws a batch as randomReduce does, with float32 rows.
 func randomFP32(t testing.TB, r *rand.Rand, tokens, hidden, topK int, draw func(*rand.Rand) uint32) *device.ReduceBatch {
 	b := randomReduce(t, r, tokens, hidden, topK, true, activation)
-	b.FP32 = true
+	b.RowType = protocol.FP32
 	for i, narrow := range b.Sources {
 		values := make([]uint32, len(narrow)/2)
 		for j := range values {
@@ -95,7 +104,7 @@ func TestReduceFP32RoundsEveryPattern(t *testing.T) {
 			values[i] = uint32(i)<<16 | low
 		}
 		reduceAndCheck(t, &device.ReduceBatch{
-			Out: offHeap(t, 2*hidden), Hidden: hidden, TopK: 1, FP32: true,
+			Out: offHeap(t, 2*hidden), Hidden: hidden, TopK: 1, RowType: protocol.FP32,
 			Sources: [][]byte{offHeapFloat32(t, values)},
 			Jobs:    []device.ReduceJob{{}}, Weights: []float32{1},
 		})
@@ -132,7 +141,7 @@ func TestReduceFP32Table(t *testing.T) {
 func fp32TableCase(t *testing.T, values []uint32, weights []float32, want uint16) {
 	const hidden = 91 // a tile and a tail at every width
 	b := &device.ReduceBatch{
-		Out: offHeap(t, 2*hidden), Hidden: hidden, TopK: len(values), Weights: weights, FP32: true,
+		Out: offHeap(t, 2*hidden), Hidden: hidden, TopK: len(values), Weights: weights, RowType: protocol.FP32,
 	}
 	for i, v := range values {
 		row := make([]uint32, hidden)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // inRuns puts the jobs of one source of each token side by side, and leaves
@@ -38,7 +39,7 @@ func oracleRuns(b *device.ReduceBatch, token, h int) uint16 {
 			}
 		}
 		sum := oracleSum(weights, values)
-		if !b.FP32 {
+		if b.RowType == protocol.BF16 {
 			sum = math.Float32frombits(uint32(oracleRound(sum)) << 16)
 		}
 		all = float32(float64(all) + float64(sum))
@@ -126,12 +127,12 @@ func TestRunsOfSums(t *testing.T) {
 func sumsBySource(t *testing.T, k device.Kernels, b *device.ReduceBatch) *device.ReduceBatch {
 	tokens := len(b.Jobs) / b.TopK
 	sums := &device.ReduceBatch{
-		Out: offHeap(t, len(b.Out)), Hidden: b.Hidden, TopK: len(b.Sources), FP32: b.FP32, Runs: true,
+		Out: offHeap(t, len(b.Out)), Hidden: b.Hidden, TopK: len(b.Sources), RowType: b.RowType, Runs: true,
 		Jobs: make([]device.ReduceJob, tokens*len(b.Sources)), Weights: make([]float32, tokens*len(b.Sources)),
 	}
 	for source := range b.Sources {
 		one := *b
-		one.Runs, one.FP32Out = false, b.FP32
+		one.Runs, one.OutType = false, b.RowType
 		one.Out = offHeap(t, tokens*one.OutRowBytes())
 		one.Jobs = append([]device.ReduceJob(nil), b.Jobs...)
 		for i := range one.Jobs {
@@ -154,7 +155,7 @@ func TestReduceFP32Out(t *testing.T) {
 	r := newRand(t)
 	for hidden := 1; hidden <= 144; hidden++ {
 		b := randomFP32(t, r, 2, hidden, 1+hidden%5, anyFloat32)
-		b.FP32Out, b.Out = true, offHeap(t, 2*4*hidden)
+		b.OutType, b.Out = protocol.FP32, offHeap(t, 2*4*hidden)
 		for _, k := range all(t) {
 			fill(b.Out, 0xee)
 			k.Reduce(b)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // reduceAndCheck runs the batch on every implementation, against the oracle.
@@ -45,7 +46,7 @@ func oracleReduceBatch(b *device.ReduceBatch) []uint16 {
 
 // sourceValue is a value of a source, whichever type it has.
 func sourceValue(b *device.ReduceBatch, source int32, i int) float32 {
-	if b.FP32 {
+	if b.RowType == protocol.FP32 {
 		return math.Float32frombits(u32At(b.Sources[source], i))
 	}
 	return math.Float32frombits(uint32(bf16At(b.Sources[source], i)) << 16)

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // tileValues is how many sums Reduce keeps at a time: they stay in L1.
@@ -29,17 +30,17 @@ func (r *reference) Name() string { return "cpu/go" }
 func (r *reference) Close() {}
 
 func (r *reference) Place(b *device.PlaceBatch) {
-	if b.CastFP8 && b.Hidden > 0 {
+	if b.RowType.IsFP8() && b.Hidden > 0 {
 		r.beginCast(len(b.X)/(2*b.Hidden), b)
 	}
 	for i := range b.Jobs {
 		j := &b.Jobs[i]
 		x := b.X[int(j.Token)*2*b.Hidden:][:2*b.Hidden]
-		if !b.CastFP8 {
+		if !b.RowType.IsFP8() {
 			storeRow(&b.Targets[j.Target], j, x)
 			continue
 		}
-		row, scales := r.cast(int(j.Token), x, b.Scales)
+		row, scales := r.cast(int(j.Token), x, b.RowType)
 		storeRow(&b.Targets[j.Target], j, row)
 		storeScales(&b.Targets[j.Target], j, scales)
 	}
@@ -47,26 +48,21 @@ func (r *reference) Place(b *device.PlaceBatch) {
 
 func (r *reference) beginCast(tokens int, b *device.PlaceBatch) {
 	r.rows = atLeast(r.rows, tokens*b.Hidden)
-	r.scales = atLeast(r.scales, tokens*scaleWords(b.Hidden, b.Scales))
+	r.scales = atLeast(r.scales, tokens*int(b.RowType.ScaleWords(int64(b.Hidden))))
 	r.done = atLeast(r.done, tokens)
 	clear(r.done)
 }
 
 // cast returns a token's row and scale words; it computes them once per batch.
-func (r *reference) cast(token int, x []byte, f device.ScaleFormat) ([]byte, []uint32) {
+func (r *reference) cast(token int, x []byte, d protocol.DType) ([]byte, []uint32) {
 	hidden := len(x) / 2
-	words := scaleWords(hidden, f)
+	words := int(d.ScaleWords(int64(hidden)))
 	row, scales := r.rows[token*hidden:][:hidden], r.scales[token*words:][:words]
 	if !r.done[token] {
 		r.done[token] = true
-		quantiseRow(row, scales, x, f)
+		quantiseRow(row, scales, x, d)
 	}
 	return row, scales
-}
-
-// scaleWords is the number of 4-byte words that a row's scales take.
-func scaleWords(hidden int, f device.ScaleFormat) int {
-	return hidden / (device.QuantBlock * f.WordBlocks())
 }
 
 func storeRow(t *device.Target, j *device.PlaceJob, row []byte) {
@@ -83,12 +79,12 @@ func storeScales(t *device.Target, j *device.PlaceJob, scales []uint32) {
 }
 
 // quantiseRow fills q and the scale words from one bf16 row.
-func quantiseRow(q []byte, scales []uint32, x []byte, f device.ScaleFormat) {
-	const n = device.QuantBlock
+func quantiseRow(q []byte, scales []uint32, x []byte, d protocol.DType) {
+	const n = protocol.QuantBlock
 	clear(scales)
 	for g := range len(q) / n {
-		s := math.Float32bits(quantiseBlock(q[g*n:][:n], x[2*g*n:][:2*n], f))
-		if f == device.ScalesUE8M0 {
+		s := math.Float32bits(quantiseBlock(q[g*n:][:n], x[2*g*n:][:2*n], d))
+		if d == protocol.FP8UE8M0 {
 			scales[g/4] |= s >> 23 << (8 * (g % 4))
 		} else {
 			scales[g] = s
@@ -99,7 +95,7 @@ func quantiseRow(q []byte, scales []uint32, x []byte, f device.ScaleFormat) {
 // quantiseBlock casts one block and returns the scale to store with it. The
 // block's largest magnitude is found by bits, so that a NaN or an infinity
 // wins; the rest follows from IEEE arithmetic (docs/numerics.md).
-func quantiseBlock(q, x []byte, f device.ScaleFormat) float32 {
+func quantiseBlock(q, x []byte, d protocol.DType) float32 {
 	var bits uint16
 	for i := range q {
 		bits = max(bits, binary.LittleEndian.Uint16(x[2*i:])&0x7fff)
@@ -109,7 +105,7 @@ func quantiseBlock(q, x []byte, f device.ScaleFormat) float32 {
 		amax = 1e-4
 	}
 	scale, stored := float32(e4m3Max/amax), float32(amax/e4m3Max)
-	if f != device.ScalesFloat32 {
+	if d != protocol.FP8 {
 		stored = ceilPow2(stored)
 		scale = 1 / stored
 	}
@@ -143,7 +139,7 @@ func (r *reference) Reduce(b *device.ReduceBatch) {
 		for at := 0; at < b.Hidden; at += tileValues {
 			n := min(tileValues, b.Hidden-at)
 			r.reduceTile(b, t, at, n)
-			r.storeTile(out[at*(row/b.Hidden):], n, b.FP32Out)
+			r.storeTile(out[at*(row/b.Hidden):], n, b.OutType)
 		}
 	}
 }
@@ -154,7 +150,7 @@ func (r *reference) reduceTile(b *device.ReduceBatch, t, at, n int) {
 	clear(sums)
 	clear(run)
 	add := addBF16
-	if b.FP32 {
+	if b.RowType == protocol.FP32 {
 		add = addFloat32
 	}
 	for k, w := range b.Weights[t*b.TopK:][:b.TopK] {
@@ -163,22 +159,22 @@ func (r *reference) reduceTile(b *device.ReduceBatch, t, at, n int) {
 			continue
 		}
 		if b.Runs && j.Source != source {
-			endRun(sums, run, b.FP32)
+			endRun(sums, run, b.RowType)
 			source = j.Source
 		}
 		add(run, w, b.Sources[j.Source], int(j.Row)*b.Hidden+at)
 	}
 	if b.Runs {
-		endRun(sums, run, b.FP32)
+		endRun(sums, run, b.RowType)
 	} else {
 		copy(sums, run)
 	}
 }
 
 // endRun adds the sum of a run, rounded, and begins another one.
-func endRun(sums, run []float32, fp32 bool) {
+func endRun(sums, run []float32, rows protocol.DType) {
 	for i, v := range run {
-		if !fp32 {
+		if rows == protocol.BF16 {
 			v = fromBF16(toBF16(v))
 		}
 		sums[i] = float32(sums[i] + v)
@@ -186,9 +182,9 @@ func endRun(sums, run []float32, fp32 bool) {
 	clear(run)
 }
 
-func (r *reference) storeTile(out []byte, n int, fp32 bool) {
+func (r *reference) storeTile(out []byte, n int, d protocol.DType) {
 	for i, s := range r.sums[:n] {
-		if !fp32 {
+		if d == protocol.BF16 {
 			binary.LittleEndian.PutUint16(out[2*i:], toBF16(s))
 			continue
 		}
@@ -236,9 +232,9 @@ func (r *reference) Dequantise(b *DequantBatch) {
 func dequantiseRow(b *DequantBatch, expert, pos, dstRow int) {
 	out := b.Dst[dstRow*2*b.Hidden:][:2*b.Hidden]
 	in := b.Rows[(expert*b.RowsPerExpert+pos)*b.Hidden:][:b.Hidden]
-	groups := b.Hidden / device.QuantBlock
+	groups := b.Hidden / protocol.QuantBlock
 	for i, c := range in {
-		at := (expert*groups+i/device.QuantBlock)*b.RowsPerExpert + pos
+		at := (expert*groups+i/protocol.QuantBlock)*b.RowsPerExpert + pos
 		scale := math.Float32frombits(binary.LittleEndian.Uint32(b.Scales[4*at:]))
 		binary.LittleEndian.PutUint16(out[2*i:], toBF16(float32(scale*fromE4M3Table[c])))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -39,9 +40,9 @@ func (m *member) reads(emu *cudatest.Driver, kernel int) int {
 // all that it waits for.
 func TestBusWhenAllIsThere(t *testing.T) {
 	for name, form := range map[string]struct {
-		flags  uint32
+		flags  protocol.Flags
 		owners int // of rows
-	}{"usual": {0, 8}, "in order": {flagOrdered, 8}, "few owners": {0, 3}} {
+	}{"usual": {0, 8}, "in order": {protocol.FlagOrdered, 8}, "few owners": {0, 3}} {
 		t.Run(name, func(t *testing.T) {
 			emu := emulate(t)
 			g, o := eight(t, emu, form.flags, form.owners)
@@ -56,7 +57,7 @@ func TestBusWhenAllIsThere(t *testing.T) {
 			for kernel, want := range onTheBus {
 				got := g.ranks[0].reads(emu, kernel)
 				switch {
-				case kernel == kernelPlan && form.flags&flagOrdered != 0:
+				case kernel == kernelPlan && form.flags&protocol.FlagOrdered != 0:
 					continue // no rank can have all counts before it has opened its own slot
 				case kernel == kernelWait:
 					want += 8 - form.owners // whether each of the others is out: all at once
@@ -69,7 +70,7 @@ func TestBusWhenAllIsThere(t *testing.T) {
 }
 
 // eight ranks have two slots, and rows for some of them.
-func eight(t *testing.T, emu *cudatest.Driver, flags uint32, owners int) (*group, *op) {
+func eight(t *testing.T, emu *cudatest.Driver, flags protocol.Flags, owners int) (*group, *op) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 71))
 	emu.Schedule(rng.Uint64(), 16, 80)
 	s := layout.Shape{MaxTokens: 8, Hidden: 128, NumExperts: 16, NumRanks: 8}
@@ -192,7 +193,7 @@ func TestGraphOfAnEarlierEpoch(t *testing.T) {
 	}
 	g.sync()
 	for r, m := range g.ranks {
-		require.EqualValues(t, errorFenced, m.report().Error)
+		require.EqualValues(t, protocol.ErrorFenced, m.report().Error)
 		g.must(func() error { return g.d.lib.GraphExecDestroy(graphs[r].exec) })
 	}
 }

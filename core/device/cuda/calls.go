@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -18,7 +19,7 @@ type Call struct {
 	TopK      int
 	Slot      int
 	Ticket    uint64 // the same in all calls of one operation
-	Flags     uint32
+	Flags     protocol.Flags
 	Stream    uint64
 	TimeoutNs int64  // of each wait; negative: none
 	Active    uint64 // int32 [R], or 0
@@ -33,13 +34,13 @@ type Call struct {
 // Dispatch is what Send and Receive need besides.
 type Dispatch struct {
 	Call
-	X             uint64                   // bf16 [T, H]
-	Weights       uint64                   // float32 [T, K] with Form.PreReduce, or Form.Flat without NoRouting
-	Extra         [layout.NumExtras]uint64 // [T, bytes] for each extra column of the shape
-	RecvCount     uint64                   // int32 [L]
-	Layout        uint64                   // int64 [L, R]
-	Stats         uint64                   // int64 [R], or 0
-	PeersHaveMore uint64                   // int32 [1], or 0: 1 if a rank whose rows count has Form.HasMore
+	X             uint64                     // bf16 [T, H]
+	Weights       uint64                     // float32 [T, K] with Form.PreReduce, or Form.Flat without NoRouting
+	Extra         [protocol.NumExtras]uint64 // [T, bytes] for each extra column of the shape
+	RecvCount     uint64                     // int32 [L]
+	Layout        uint64                     // int64 [L, R]
+	Stats         uint64                     // int64 [R], or 0
+	PeersHaveMore uint64                     // int32 [1], or 0: 1 if a rank whose rows count has Form.HasMore
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -90,7 +91,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	out.WaitNs = c.WaitNs
 	if e.isRemote() {
-		out.Flags |= flagRemote | bit(c.Split, flagSplit)
+		out.Flags |= protocol.FlagRemote | protocol.Flags.Bit(protocol.FlagSplit, c.Split)
 	}
 	return out, nil
 }
@@ -177,8 +178,8 @@ func (e *Engine) plan(common *common, c *Dispatch) error {
 	e.args.plan = planArgs{
 		Common: *common, Count: e.of(s, e.at.count), Base: e.of(s, e.at.base), Index: e.of(s, e.at.index),
 	}
-	e.args.plan.Common.Flags |= bit(e.cfg.DebugFill, flagFill)
-	if c.Flags&flagOrdered != 0 {
+	e.args.plan.Common.Flags |= protocol.Flags.Bit(protocol.FlagFill, e.cfg.DebugFill)
+	if c.Flags&protocol.FlagOrdered != 0 {
 		blocks := common.NumRanks * common.LocalExperts
 		if err := launch(e, c.Stream, kernelNumber, blocks, e.threads.plan, &e.args.plan); err != nil {
 			return err
@@ -291,7 +292,7 @@ func (e *Engine) SendRest(c *Call) error {
 		return err
 	}
 	common.Counters = 0 // as in sendRemote
-	common.Flags |= flagRest
+	common.Flags |= protocol.FlagRest
 	return e.end(e.serveRemote(&common, c.Stream, kernelRemoteTake))
 }
 

@@ -4,13 +4,14 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
 const countersBytes = uint64(unsafe.Sizeof(counters{}))
 
 // A record is so many words.
-const _ = uint(recordWords*8-unsafe.Sizeof(Record{})) + uint(unsafe.Sizeof(Record{})-recordWords*8)
+const _ = uint(protocol.RecordWords*8-unsafe.Sizeof(Record{})) + uint(unsafe.Sizeof(Record{})-protocol.RecordWords*8)
 
 // Words of the counters, for Counters.Each.
 const (
@@ -40,21 +41,18 @@ func (e *Engine) Counters() Counters {
 
 func (t Counters) at() *counters { return (*counters)(unsafe.Pointer(unsafe.SliceData(t.words))) }
 
-// IsOn reports whether anything is counted.
-func (t Counters) IsOn() bool { return t.words != nil }
-
 // NumRecords is how many operations have ended.
 func (t Counters) NumRecords() uint64 { return atomic.LoadUint64(&t.at().NumRecords) }
 
 // Record returns the n-th record, counted from 0; false: a later one has taken
 // its place, or may be doing so.
 func (t Counters) Record(n uint64) (r Record, ok bool) {
-	from := (*[recordWords]uint64)(unsafe.Pointer(&t.at().Ring[n%RecordRing]))
-	to := (*[recordWords]uint64)(unsafe.Pointer(&r))
+	from := (*[protocol.RecordWords]uint64)(unsafe.Pointer(&t.at().Ring[n%protocol.RecordRing]))
+	to := (*[protocol.RecordWords]uint64)(unsafe.Pointer(&r))
 	for i := range from {
 		to[i] = atomic.LoadUint64(&from[i])
 	}
-	return r, t.NumRecords()-n < RecordRing
+	return r, t.NumRecords()-n < protocol.RecordRing
 }
 
 // RowsTo is how many rows a rank was sent, RowsFrom how many came of it.
@@ -95,14 +93,14 @@ func (t Counters) Current() (a Activity, ok bool) {
 	word := atomic.LoadUint64(&t.at().Current)
 	kind := word & 0xff
 	return Activity{
-		Combine: kind == recordCombine, Readers: kind == countersReaders, Op: word >> 8, Since: atomic.LoadUint64(&t.at().Since),
+		Combine: kind == protocol.RecordCombine, Readers: kind == protocol.RecordReaders, Op: word >> 8, Since: atomic.LoadUint64(&t.at().Since),
 	}, word != 0
 }
 
 // IsCombine, HasFailed, Last and Combine read Record.Kind. Last is the rank that
 // came last; -1: there was no wait. Combine is 1 for the first one of a handle,
 // 0 for a dispatch.
-func (r *Record) IsCombine() bool { return r.Kind&0xffff == recordCombine }
+func (r *Record) IsCombine() bool { return r.Kind&0xffff == protocol.RecordCombine }
 func (r *Record) HasFailed() bool { return r.Kind>>16&1 != 0 }
 func (r *Record) Last() int       { return int(r.Kind>>32&0xff) - 1 }
 func (r *Record) Combine() int    { return int(r.Kind >> 40) }

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 )
 
@@ -42,8 +43,8 @@ func (o *op) sameRowsAsCPU(g *group, r int) {
 	to.Rows, to.Scales, to.SrcInfo = append([]byte{}, rows...), append([]byte{}, scales...), append([]byte{}, info...)
 	for src := range o.tokens {
 		b := device.PlaceBatch{
-			X: rawBytes(o.x[src]), Hidden: int(s.Hidden), CastFP8: s.FP8,
-			Scales: device.ScaleFormat(o.flags >> flagScalesShift & 3), Targets: []device.Target{to},
+			X: rawBytes(o.x[src]), Hidden: int(s.Hidden), RowType: s.RowType,
+			Targets: []device.Target{to},
 		}
 		for l := range int(s.LocalExperts) {
 			at := o.ranges[r][l*len(o.tokens)+src]
@@ -78,7 +79,7 @@ func (o *op) sameSumsAsCPU(g *group, r int) {
 	require.NoError(g.t, err)
 	out := make([]byte, 2*len(o.outs[r]))
 	b := device.ReduceBatch{
-		Out: out, Hidden: int(s.Hidden), TopK: o.topK, FP32: s.FP32Outputs, Weights: o.w[r],
+		Out: out, Hidden: int(s.Hidden), TopK: o.topK, RowType: s.OutputType, Weights: o.w[r],
 	}
 	where := map[[2]int]device.ReduceJob{} // by token and expert
 	for owner, m := range g.ranks {
@@ -103,7 +104,7 @@ func (o *op) sameSumsAsCPU(g *group, r int) {
 	if o.shape.Flat {
 		o.flatJobs(&b, r, where)
 	}
-	if b.Runs = o.flags&flagPreReduce != 0; b.Runs {
+	if b.Runs = o.flags&protocol.FlagPreReduce != 0; b.Runs {
 		b.Weights = append([]float32(nil), b.Weights...)
 		for t := range o.tokens[r] {
 			inRuns(b.Jobs[t*o.topK:][:o.topK], b.Weights[t*o.topK:][:o.topK])

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -36,8 +37,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, rankset.MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return fmt.Errorf("rank is %d of %d", c.Rank, c.NumRanks)
-	case c.NumSlots < 1 || c.NumSlots > MaxSlots:
-		return fmt.Errorf("num_slots is %d, 1 to %d are possible on CUDA", c.NumSlots, MaxSlots)
+	case c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCUDA:
+		return fmt.Errorf("num_slots is %d, 1 to %d are possible on CUDA", c.NumSlots, protocol.MaxSlotsCUDA)
 	case c.SlabBytes < layout.HeaderBytes:
 		return fmt.Errorf("a slab has %d bytes, %d are needed", c.SlabBytes, layout.HeaderBytes)
 	case c.Loads < ByShape || c.Loads > Deep:

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -17,12 +18,12 @@ import (
 func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) { return smallIn(t, ranks, 0) }
 
 // smallIn is small in a form.
-func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) {
+func smallIn(t *testing.T, ranks int, flags protocol.Flags) (*group, *op, *layout.Slab) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 13))
 	emu.Schedule(rng.Uint64(), 16, 8+ranks*ranks)
 	s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
-	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 0)
+	s.Flat, s.Columns = flags&protocol.FlagFlat != 0, flatColumns(2, flags, 0)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, 2, slabs.SizeBytes)
@@ -103,7 +104,7 @@ func TestNoHost(t *testing.T) {
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
 	g.sync()
-	require.EqualValues(t, errorNoHost, g.ranks[0].report().Error)
+	require.EqualValues(t, protocol.ErrorNoHost, g.ranks[0].report().Error)
 	require.EqualValues(t, 1, g.ranks[0].report().Detail[0])
 }
 
@@ -114,7 +115,7 @@ func TestFencedWritesNothing(t *testing.T) {
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
 	g.sync()
-	require.EqualValues(t, errorFenced, g.ranks[0].report().Error)
+	require.EqualValues(t, protocol.ErrorFenced, g.ranks[0].report().Error)
 	require.Zero(t, o.counts[0][0])
 }
 
@@ -130,7 +131,7 @@ func TestMismatch(t *testing.T) {
 	}
 	g.sync()
 	for r, m := range g.ranks {
-		require.EqualValues(t, errorMismatch, m.report().Error)
+		require.EqualValues(t, protocol.ErrorMismatch, m.report().Error)
 		d := m.report().Detail
 		require.EqualValues(t, [4]uint64{uint64(1 - r), 1, uint64(6 + r), uint64(7 - r)}, d)
 	}
@@ -143,7 +144,7 @@ func TestBadExpert(t *testing.T) {
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
 	g.sync()
-	require.EqualValues(t, errorExpert, g.ranks[0].report().Error)
+	require.EqualValues(t, protocol.ErrorExpert, g.ranks[0].report().Error)
 	require.EqualValues(t, 99, g.ranks[0].report().Detail[1])
 	require.EqualError(t, g.ranks[0].Failure(), fmt.Sprintf("topk_idx[%d, 1] is 99", o.tokens[0]-1))
 }
@@ -163,7 +164,7 @@ func TestReleasedIsNotCombined(t *testing.T) {
 	require.NoError(t, g.ranks[0].Publish(o.combine(0, 0)))
 	require.NoError(t, g.ranks[0].Reduce(o.combine(0, 0)))
 	g.sync()
-	require.EqualValues(t, errorReleased, g.ranks[0].report().Error)
+	require.EqualValues(t, protocol.ErrorReleased, g.ranks[0].report().Error)
 	require.EqualValues(t, 1, g.ranks[0].report().Detail[0])
 }
 

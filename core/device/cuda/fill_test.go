@@ -13,6 +13,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -30,13 +31,13 @@ func (g *group) fill() {
 // are no numbers; the others are as they are without.
 func TestFill(t *testing.T) {
 	for _, f := range []struct {
-		flags uint32
+		flags protocol.Flags
 		shape layout.Shape
 	}{
 		{0, layout.Shape{}},
-		{flagFP8, layout.Shape{FP8: true}},
-		{flagFP32Outputs, layout.Shape{FP32Outputs: true}},
-		{flagFlat | flagOrdered, layout.Shape{Flat: true, Columns: flatColumns(3, flagFlat, 0)}},
+		{protocol.FlagFP8, layout.Shape{RowType: protocol.FP8}},
+		{protocol.FlagFP32Outputs, layout.Shape{OutputType: protocol.FP32}},
+		{protocol.FlagFlat | protocol.FlagOrdered, layout.Shape{Flat: true, Columns: flatColumns(3, protocol.FlagFlat, 0)}},
 	} {
 		t.Run(fmt.Sprintf("flags=%#x", f.flags), func(t *testing.T) {
 			s := f.shape
@@ -90,7 +91,7 @@ func TestFillOfGraphs(t *testing.T) {
 // them, though another one has begun the next operation.
 func TestFillWaitsForReaders(t *testing.T) {
 	testenv.InAll(t)
-	for flags, most := range map[uint32]int64{0: 160, flagFlat | flagOrdered: 288} {
+	for flags, most := range map[protocol.Flags]int64{0: 160, protocol.FlagFlat | protocol.FlagOrdered: 288} {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			emu := driver(t)
 			if !onDevice() {
@@ -120,10 +121,10 @@ func TestFillWaitsForReaders(t *testing.T) {
 }
 
 // growing is a pair of ranks with one slot, and two operations of theirs.
-func growing(t *testing.T, drv *cudatest.Driver, flags uint32, most int64) (g *group, first, second *op) {
+func growing(t *testing.T, drv *cudatest.Driver, flags protocol.Flags, most int64) (g *group, first, second *op) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 43))
 	drv.Schedule(rng.Uint64(), 16, 10)
-	s := layout.Shape{MaxTokens: 8, Hidden: 2048, NumExperts: 4, NumRanks: 2, Flat: flags&flagFlat != 0, Columns: flatColumns(2, flags, 8)}
+	s := layout.Shape{MaxTokens: 8, Hidden: 2048, NumExperts: 4, NumRanks: 2, Flat: flags&protocol.FlagFlat != 0, Columns: flatColumns(2, flags, 8)}
 	small, err := layout.Of(s)
 	require.NoError(t, err)
 	s.MaxTokens = most
@@ -185,8 +186,8 @@ func TestFillLeavesAFailedBuffer(t *testing.T) {
 		failure uint64
 		make    func(*group, *op)
 	}{
-		"bad expert": {errorExpert, func(_ *group, o *op) { o.ids[0][0] = o.shape.NumExperts }},
-		"fenced":     {errorFenced, func(g *group, _ *op) { g.ranks[0].SetMembers(1<<48 | 0b10) }},
+		"bad expert": {protocol.ErrorExpert, func(_ *group, o *op) { o.ids[0][0] = o.shape.NumExperts }},
+		"fenced":     {protocol.ErrorFenced, func(g *group, _ *op) { g.ranks[0].SetMembers(1<<48 | 0b10) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, o, _ := small(t, 2)
@@ -251,7 +252,7 @@ func isUse(t testing.TB, use, what string) bool {
 // TestFillWithRemoteRanks: what messages bring is there, in every form, and the rest
 // of the slot is filled.
 func TestFillWithRemoteRanks(t *testing.T) {
-	for _, flags := range []uint32{0, flagOrdered, flagFlat | flagOrdered} {
+	for _, flags := range []protocol.Flags{0, protocol.FlagOrdered, protocol.FlagFlat | protocol.FlagOrdered} {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			g, o, slabs, _ := smallHostsIn(t, 2, flags)
 			g.fill()

@@ -8,15 +8,16 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 )
 
 // flatColumns are those of flat rows with K selections and one extra column.
-func flatColumns(topK int, flags uint32, extra int64) (widths [layout.NumColumns]int64) {
-	if flags&flagFlat == 0 {
+func flatColumns(topK int, flags protocol.Flags, extra int64) (widths [layout.NumColumns]int64) {
+	if flags&protocol.FlagFlat == 0 {
 		return widths
 	}
-	if flags&flagNoRouting == 0 {
+	if flags&protocol.FlagNoRouting == 0 {
 		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(topK), 4*int64(topK)
 	}
 	widths[layout.ColumnExtra] = extra
@@ -89,7 +90,7 @@ func (o *op) holes(t testing.TB, base uintptr, slabs *layout.Slab, n int) (holes
 
 // TestFlatHoles: rows that a rank reserved and did not finish have no ids.
 func TestFlatHoles(t *testing.T) {
-	g, o, slabs := smallIn(t, 3, flagFlat|flagOrdered)
+	g, o, slabs := smallIn(t, 3, protocol.FlagFlat|protocol.FlagOrdered)
 	for i := range o.ids[1] {
 		o.ids[1][i] = 0 // all at rank 0
 	}
@@ -117,7 +118,7 @@ func TestFlatHoles(t *testing.T) {
 
 // TestFlatBesidePacked: ranks that disagree about the form both say so.
 func TestFlatBesidePacked(t *testing.T) {
-	g, o, _ := smallIn(t, 2, flagFlat|flagOrdered)
+	g, o, _ := smallIn(t, 2, protocol.FlagFlat|protocol.FlagOrdered)
 	disagree(t, g, o)
 }
 
@@ -142,6 +143,6 @@ func disagree(t *testing.T, g *group, o *op) {
 
 // TestFlatGraphs replays graphs of two ranks that cut them differently.
 func TestFlatGraphs(t *testing.T) {
-	g, o, _ := smallIn(t, 2, flagFlat|flagOrdered)
+	g, o, _ := smallIn(t, 2, protocol.FlagFlat|protocol.FlagOrdered)
 	replayRounds(t, g, o, g.rng, []int{3, 2}, 3, 12)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -118,7 +119,7 @@ func tensor[T any](m *member, n int) (uint64, []T) {
 type op struct {
 	shape   layout.Shape
 	topK    int
-	flags   uint32
+	flags   protocol.Flags
 	extra   [][]byte // by rank: the first extra column [T, bytes]
 	tokens  []int
 	x       [][]uint16 // by rank: bf16 [T, H]
@@ -150,7 +151,7 @@ func anyExpert(rng *rand.Rand, experts int64, _ int) int64 { return rng.Int64N(e
 
 // random makes an operation: tokens per rank from 0 to the maximum, repeated
 // and absent experts among the selections.
-func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, slot int) *op {
+func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags protocol.Flags, slot int) *op {
 	o := &op{shape: s, topK: topK, flags: flags}
 	for _, m := range g.ranks {
 		if !g.keeps {
@@ -247,7 +248,7 @@ func (o *op) checkRows(t testing.TB, m *member, r int) {
 			begin, n := int(at>>32), int(at&0xffffffff)
 			want := o.sentTo(src, r*local+l)
 			require.Len(t, want, n, "rows of rank %d for expert %d of rank %d", src, l, r)
-			if o.flags&flagOrdered != 0 && n > 0 {
+			if o.flags&protocol.FlagOrdered != 0 && n > 0 {
 				require.Equal(t, total, begin, "rows of rank %d", src)
 				latest = -1
 			}
@@ -258,7 +259,7 @@ func (o *op) checkRows(t testing.TB, m *member, r int) {
 				row := int64(l)*s.RowsPerExpert + int64(i)
 				token := int(*dl.At[int32](base + uintptr(s.SrcInfoOff+4*row)))
 				require.True(t, want[token], "token %d of rank %d", token, src)
-				if o.flags&flagOrdered != 0 {
+				if o.flags&protocol.FlagOrdered != 0 {
 					require.Greater(t, token, latest)
 					latest = token
 				}
@@ -288,7 +289,7 @@ func (o *op) sentTo(src, block int) map[int]bool {
 }
 
 func (o *op) checkRow(t testing.TB, got []byte, base uintptr, s *layout.Slab, l, i int64, x []uint16) {
-	if o.flags&flagFP8 == 0 {
+	if o.flags&protocol.FlagFP8 == 0 {
 		want := make([]byte, len(got))
 		for j, v := range x {
 			binary.LittleEndian.PutUint16(want[2*j:], v)
@@ -297,7 +298,7 @@ func (o *op) checkRow(t testing.TB, got []byte, base uintptr, s *layout.Slab, l,
 		return
 	}
 	for g := range len(x) / 128 {
-		codes, scale := castBlock(x[128*g:][:128], o.flags>>flagScalesShift&3)
+		codes, scale := castBlock(x[128*g:][:128], o.flags&(protocol.FlagPow2|protocol.FlagUE8M0) != 0)
 		require.Equal(t, codes, got[128*g:][:128], "values %v", x[128*g:][:128])
 		o.checkScale(t, base, s, l, i, g, scale)
 	}
@@ -306,7 +307,7 @@ func (o *op) checkRow(t testing.TB, got []byte, base uintptr, s *layout.Slab, l,
 // checkScale compares one scale of a row: a word of its own, or a byte of one.
 func (o *op) checkScale(t testing.TB, base uintptr, s *layout.Slab, l, i int64, g int, bits uint32) {
 	word, shift, mask := int64(g), 0, uint32(math.MaxUint32)
-	if s.UE8M0 {
+	if s.RowType == protocol.FP8UE8M0 {
 		word, shift, mask, bits = int64(g/4), g%4*8, 0xff, bits>>23
 	}
 	at := s.ScalesOff + ((l*s.Groups()+word)*s.RowsPerExpert+i)*4
@@ -325,7 +326,7 @@ func (o *op) writeOutputs(m *member, r int, at uint64) {
 			src := o.sourceOf(r, int(l), int(i))
 			for j := range int(s.Hidden) {
 				v := o.output(src, int(token), r*int(s.LocalExperts)+int(l), j)
-				if s.FP32Outputs {
+				if s.OutputType == protocol.FP32 {
 					*dl.At[float32](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(4*j)) = v
 				} else {
 					*dl.At[uint16](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(2*j)) = bf16(v)
@@ -354,7 +355,7 @@ func (o *op) output(src, token, expert, j int) float32 {
 		return float(edges[int(h>>8)%len(edges)])
 	}
 	v := math.Float32frombits(h>>9|0x3f800000) * expertScale(expert)
-	if o.flags&flagFP32Outputs == 0 {
+	if o.flags&protocol.FlagFP32Outputs == 0 {
 		v = float(bf16(v))
 	}
 	return v
@@ -387,7 +388,7 @@ func (o *op) sum(r, token int, value func(expert int64) float32) float32 {
 		}
 		return sum
 	}
-	if o.flags&flagPreReduce == 0 {
+	if o.flags&protocol.FlagPreReduce == 0 {
 		return of(func(int64) bool { return true })
 	}
 	all, seen, local := float32(0), map[int64]bool{}, o.shape.NumExperts/o.shape.NumRanks
@@ -397,7 +398,7 @@ func (o *op) sum(r, token int, value func(expert int64) float32) float32 {
 		}
 		seen[e/local] = true
 		part := of(func(other int64) bool { return other/local == e/local })
-		if o.flags&flagFP32Outputs == 0 {
+		if o.flags&protocol.FlagFP32Outputs == 0 {
 			part = float(rounded(part))
 		}
 		all += part

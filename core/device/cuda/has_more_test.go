@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
-var moreForms = []uint32{0, flagOrdered, flagFlat | flagOrdered}
+var moreForms = []protocol.Flags{0, protocol.FlagOrdered, protocol.FlagFlat | protocol.FlagOrdered}
 
 // TestMore: every rank learns whether a rank that counts has more, whichever form the
 // operation has, and nothing of the operation before it in the slot.
@@ -45,7 +47,7 @@ func (g *group) peersHaveMore(o *op, who uint64) (heard []bool) {
 		c := &o.calls[r]
 		c.PeersHaveMore, words[r] = tensor[int32](m, 1)
 		words[r][0] = 7
-		c.Flags = o.flags | uint32(who>>r&1)*flagHasMore
+		c.Flags = o.flags | protocol.Flags(who>>r&1)*protocol.FlagHasMore
 		require.NoError(g.t, m.Send(c))
 	}
 	for r, m := range g.ranks {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -97,19 +98,19 @@ type FailureKind uint64
 
 // The kinds, and what Failure.Detail has.
 const (
-	FailedExpert   FailureKind = errorExpert   // topk_idx: position, value, 0, K
-	FailedMismatch FailureKind = errorMismatch // rank, which parameter, mine, theirs
-	FailedCapacity FailureKind = errorCapacity // rank, what its counter holds
-	FailedFenced   FailureKind = errorFenced
-	FailedNoHost   FailureKind = errorNoHost   // the rank that was waited for
-	FailedReleased FailureKind = errorReleased // the rank that has let go
-	FailedStale    FailureKind = errorStale    // slot
-	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
-	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row, or not the counts
-	FailedNear     FailureKind = errorNear     // remote ranks, one bit each, for which the call has no launches
-	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
-	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
-	FailedWild     FailureKind = errorWild     // a word of this rank's own memory: which, where, value, the largest one allowed
+	FailedExpert   FailureKind = protocol.ErrorExpert   // topk_idx: position, value, 0, K
+	FailedMismatch FailureKind = protocol.ErrorMismatch // rank, which parameter, mine, theirs
+	FailedCapacity FailureKind = protocol.ErrorCapacity // rank, what its counter holds
+	FailedFenced   FailureKind = protocol.ErrorFenced
+	FailedNoHost   FailureKind = protocol.ErrorNoHost   // the rank that was waited for
+	FailedReleased FailureKind = protocol.ErrorReleased // the rank that has let go
+	FailedStale    FailureKind = protocol.ErrorStale    // slot
+	FailedProxy    FailureKind = protocol.ErrorProxy    // why the host takes no more descriptors
+	FailedMessage  FailureKind = protocol.ErrorMessage  // rank, bytes of a message that holds no row, or not the counts
+	FailedNear     FailureKind = protocol.ErrorNear     // remote ranks, one bit each, for which the call has no launches
+	FailedWeights  FailureKind = protocol.ErrorWeights  // the same of topk_weights with pre_reduce, by their bits
+	FailedRouting  FailureKind = protocol.ErrorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
+	FailedWild     FailureKind = protocol.ErrorWild     // a word of this rank's own memory: which, where, value, the largest one allowed
 )
 
 // Failure is what the device reports once.
@@ -119,10 +120,8 @@ type Failure struct {
 }
 
 // paramNames are those of docs/protocol.md.
-var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "form",
+var paramNames = [protocol.NumParams]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "form",
 	"num_topk", "num_tokens", "extra_row_bytes"}
-
-const paramForm = 4
 
 // Error says it in words.
 func (f Failure) Error() string {
@@ -171,8 +170,8 @@ func (f Failure) selection() string {
 // mismatch names the parameter that ranks disagree about, and its values.
 func mismatch(d [4]uint64) (name, here, there string) {
 	switch {
-	case d[1] == paramForm:
-		return formDiffers(d[2], d[3])
+	case d[1] == protocol.ParamFlags:
+		return formDiffers(protocol.Flags(d[2]), protocol.Flags(d[3]))
 	case d[1] < uint64(len(paramNames)):
 		name = paramNames[d[1]]
 	default:

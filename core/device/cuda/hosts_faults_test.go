@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -197,11 +198,12 @@ func TestHostsRefuse(t *testing.T) {
 // TestHostsMessagesJustFit: a message of exactly as many bytes as CheckRemote asks
 // for holds a row.
 func TestHostsMessagesJustFit(t *testing.T) {
-	for _, flags := range []uint32{0, flagFP8, flagFP32Outputs, flat, flat | flagNoRouting, flat | flagFP8} {
+	for _, flags := range []protocol.Flags{0, protocol.FlagFP8, protocol.FlagFP32Outputs, flat, flat | protocol.FlagNoRouting, flat | protocol.FlagFP8} {
 		emu := driver(t)
 		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(flags)))
-		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, FP32Outputs: flags&flagFP32Outputs != 0}
-		s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 7)
+		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2}
+		s.RowType, s.OutputType = flags.DTypes()
+		s.Flat, s.Columns = flags&protocol.FlagFlat != 0, flatColumns(2, flags, 7)
 		slabs, err := layout.Of(s)
 		require.NoError(t, err)
 		t.Run("", func(t *testing.T) {
@@ -240,7 +242,7 @@ func TestHostsLeasesTooShortForCounts(t *testing.T) {
 	lease := int64(remoteHeadBytes + 4*64 - 4)
 	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: lease, length: 2})
 	g.ranks[0].remote.messageBytes = leastMessage(&slabs, 2)
-	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, flagOrdered, 0)
+	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, protocol.FlagOrdered, 0)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.sync()
 	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(lease)}}, g.ranks[0].Failure())

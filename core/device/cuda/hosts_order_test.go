@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -16,11 +17,11 @@ import (
 )
 
 // orderedForms are those whose rows get places in order.
-var orderedForms = map[string]uint32{"in order": flagOrdered, "flat": flagFlat | flagOrdered}
+var orderedForms = map[string]protocol.Flags{"in order": protocol.FlagOrdered, "flat": protocol.FlagFlat | protocol.FlagOrdered}
 
 // rngOf is for one of several tests: what it draws depends on nothing that was
 // run before it, and not on their order, which is a map's.
-func rngOf(seed, test uint64, flags uint32, which ...int) *rand.Rand {
+func rngOf(seed, test uint64, flags protocol.Flags, which ...int) *rand.Rand {
 	for _, n := range which {
 		test = test<<8 + uint64(n)
 	}
@@ -29,10 +30,10 @@ func rngOf(seed, test uint64, flags uint32, which ...int) *rand.Rand {
 
 // tight makes a group on hosts with rings that hold less than one operation, if
 // no two ranks share a host. (Ranks that wait for local ones take no messages.)
-func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *op) {
+func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags protocol.Flags) (*group, *op) {
 	ranks := len(hostOf)
 	s := layout.Shape{MaxTokens: 8, Hidden: 64, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
-	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
+	s.Flat, s.Columns = flags&protocol.FlagFlat != 0, flatColumns(2, flags, 12)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, 2, slabs.SizeBytes)
@@ -71,7 +72,7 @@ func TestHostsOrderRunsAhead(t *testing.T) {
 }
 
 // smallHostsIn is smallHosts in a form.
-func smallHostsIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab, []*office) {
+func smallHostsIn(t *testing.T, ranks int, flags protocol.Flags) (*group, *op, *layout.Slab, []*office) {
 	g, o, slabs := smallIn(t, ranks, flags)
 	return g, o, slabs, g.spread(fake.New(fake.Config{Seed: 1}), mailing{
 		hostOf: hosts(ranks, 1), ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16,
@@ -213,14 +214,14 @@ func TestHostsOrderMismatch(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {
 			g, o, _, _ := smallHostsIn(t, 2, flags)
-			o.calls[1].Flags |= flagFP32Outputs
-			o.calls[1].Shape.FP32Outputs = true
+			o.calls[1].Flags |= protocol.FlagFP32Outputs
+			o.calls[1].Shape.OutputType = protocol.FP32
 			for r, m := range g.ranks {
 				m.cfg.SlabBytes += 1 << 30
 				require.NoError(t, m.Send(&o.calls[r]))
 			}
 			g.sync()
-			form := uint64(flags & flagFlat)
+			form := uint64(flags & protocol.FlagFlat)
 			for r, m := range g.ranks {
 				require.Equal(t, FailedMismatch, m.Failure().Kind)
 				require.EqualValues(t, [4]uint64{uint64(1 - r), 4, form + uint64(2*r), form + uint64(2-2*r)}, m.report().Detail)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -73,7 +74,7 @@ func TestHostsCombineMoreOften(t *testing.T) {
 		"before the other ends": nil,
 	} {
 		for size, over := range releasedOver {
-			for form, flags := range map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flat} {
+			for form, flags := range map[string]protocol.Flags{"usual": 0, "in order": protocol.FlagOrdered, "flat": flat} {
 				if testing.Short() && form != "in order" {
 					continue
 				}
@@ -107,7 +108,7 @@ func TestHostsCombineMoreOften(t *testing.T) {
 func TestHostsCombineAsOften(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for size, over := range releasedOver {
-		for form, flags := range map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flat} {
+		for form, flags := range map[string]protocol.Flags{"usual": 0, "in order": protocol.FlagOrdered, "flat": flat} {
 			for n := range 2 {
 				t.Run(fmt.Sprint(size, " ", form, " ", n), func(t *testing.T) {
 					rng := rngOf(seed, 72, flags, n)

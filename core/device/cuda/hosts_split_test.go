@@ -10,32 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // splitForms are those of operations whose phases come apart.
-var splitForms = map[string]uint32{
-	"usual": 0, "fp8": flagFP8, "fp32 outputs": flagFP32Outputs, "pre-reduced": flagPreReduce,
-	"in order": flagOrdered, "flat": flat, "flat fp8": flat | flagFP8,
+var splitForms = map[string]protocol.Flags{
+	"usual": 0, "fp8": protocol.FlagFP8, "fp32 outputs": protocol.FlagFP32Outputs, "pre-reduced": protocol.FlagPreReduce,
+	"in order": protocol.FlagOrdered, "flat": flat, "flat fp8": flat | protocol.FlagFP8,
 }
 
 // narrow makes a group on hosts with rings that hold few rows of an operation. Its
 // phases come apart.
-func narrow(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *op, *layout.Slab) {
+func narrow(t *testing.T, rng *rand.Rand, hostOf []int, flags protocol.Flags) (*group, *op, *layout.Slab) {
 	return narrowWith(t, rng, hostOf, flags, 2)
 }
 
 // narrowWith is narrow with so many slots.
-func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots int) (*group, *op, *layout.Slab) {
+func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags protocol.Flags, slots int) (*group, *op, *layout.Slab) {
 	return apartOver(t, rng, mailing{hostOf: hostOf, ringBytes: 1 << 12, messageBytes: 900, length: 4}, flags, slots)
 }
 
 // apartOver is narrowWith over rings of other sizes.
-func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags uint32, slots int) (*group, *op, *layout.Slab) {
+func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags protocol.Flags, slots int) (*group, *op, *layout.Slab) {
 	ranks := len(over.hostOf)
 	s := layout.Shape{MaxTokens: int64(12 * ranks), Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
-	s.FP8, s.FP32Outputs = flags&flagFP8 != 0, flags&flagFP32Outputs != 0
-	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
+	s.RowType, s.OutputType = flags.DTypes()
+	s.Flat, s.Columns = flags&protocol.FlagFlat != 0, flatColumns(2, flags, 12)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, slots, slabs.SizeBytes)
@@ -43,7 +44,7 @@ func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags uint32, slots i
 	g.pick = eachOnce // of every rank's tokens some go to every rank
 	g.spread(uneven(rng.Uint64()), over)
 	for _, m := range g.ranks {
-		if !s.FP8 { // several threads cast a value together
+		if !s.RowType.IsFP8() { // several threads cast a value together
 			m.threads = threads{plan: 8, row: 8, wait: 8}
 		}
 	}
@@ -307,7 +308,7 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 func TestHostsPhasesInACircle(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for n := range 4 {
-		rng := rngOf(seed, 66, uint32(n))
+		rng := rngOf(seed, 66, protocol.Flags(n))
 		emu.Schedule(rng.Uint64(), 16, 16)
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			g, o, slabs := narrowWith(t, rng, []int{0, 1, 2}, 0, 3)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -146,13 +147,13 @@ func TestHostsExchange(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("ranks=%d/each=%d/fp8=%v/tiny=%v", c.ranks, c.each, fp8, tiny), func(t *testing.T) {
 					emu.Schedule(rng.Uint64(), 32, 8+c.ranks*c.ranks)
-					s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * c.ranks), NumRanks: int64(c.ranks), FP8: fp8}
+					s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * c.ranks), NumRanks: int64(c.ranks), RowType: rowTypeOf(fp8)}
 					slabs, err := layout.Of(s)
 					require.NoError(t, err)
 					g := newGroup(t, c.ranks, 2, slabs.SizeBytes)
-					flags, m := uint32(0), mailing{hostOf: hosts(c.ranks, c.each), ringBytes: 1 << 17, messageBytes: 1 << 16, length: 16}
+					flags, m := protocol.Flags(0), mailing{hostOf: hosts(c.ranks, c.each), ringBytes: 1 << 17, messageBytes: 1 << 16, length: 16}
 					if fp8 {
-						flags = flagFP8
+						flags = protocol.FlagFP8
 					}
 					if tiny {
 						m.ringBytes, m.messageBytes = 1<<12, 2048

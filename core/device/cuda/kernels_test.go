@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -26,14 +27,21 @@ func TestExchange(t *testing.T) {
 	}
 }
 
+func rowTypeOf(fp8 bool) protocol.DType {
+	if fp8 {
+		return protocol.FP8
+	}
+	return protocol.BF16
+}
+
 func exchange(t *testing.T, rng *rand.Rand, ranks int, fp8 bool) {
-	s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * ranks), NumRanks: int64(ranks), FP8: fp8}
+	s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * ranks), NumRanks: int64(ranks), RowType: rowTypeOf(fp8)}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, 2, slabs.SizeBytes)
-	flags := uint32(0)
+	flags := protocol.Flags(0)
 	if fp8 {
-		flags = flagFP8
+		flags = protocol.FlagFP8
 	}
 	for i := range 6 {
 		g.exchange(rng, g.random(rng, s, 3, flags, i%2), &slabs)
@@ -56,7 +64,7 @@ func (g *group) exchange(rng *rand.Rand, o *op, slabs *layout.Slab) {
 		o.checkRows(g.t, m, r)
 		o.sameRowsAsCPU(g, r)
 	}
-	if o.flags&(flagPreReduce|flagFlat) == 0 && rng.IntN(2) == 0 {
+	if o.flags&(protocol.FlagPreReduce|protocol.FlagFlat) == 0 && rng.IntN(2) == 0 {
 		o.leaveOut(g, rng)
 	}
 	inPlace := rng.IntN(2) == 0

@@ -39,8 +39,8 @@ func rounded(sum float32) uint16 {
 }
 
 // castBlock is 128 values as fp8, and the bits of their scale as a float32:
-// format 0 is amax/448, others the next power of two.
-func castBlock(x []uint16, format uint32) (codes []byte, scale uint32) {
+// amax/448, or the next power of two.
+func castBlock(x []uint16, pow2 bool) (codes []byte, scale uint32) {
 	magnitudes := make([]uint16, len(x))
 	for i, v := range x {
 		magnitudes[i] = v & 0x7fff
@@ -51,7 +51,7 @@ func castBlock(x []uint16, format uint32) (codes []byte, scale uint32) {
 	}
 	amax := max(float32(1e-4), float(most))
 	by, stored := float32(448/float64(amax)), float32(float64(amax)/448)
-	if format != 0 {
+	if pow2 {
 		for stored = float32(math.Ldexp(1, -40)); 448*float64(stored) < float64(amax); {
 			stored *= 2
 		}

@@ -5,13 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestOrderedWithoutALostRank: a rank that is taken out before it has said how
 // many rows it has gets no place. It may still say so, and then stores no rows.
 func TestOrderedWithoutALostRank(t *testing.T) {
-	g, o, slabs := smallIn(t, 3, flagOrdered)
+	g, o, slabs := smallIn(t, 3, protocol.FlagOrdered)
 	for r := range 2 {
 		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 		require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
@@ -27,7 +28,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 	eventually(t, "rank 2 waits for counts", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
 	g.ranks[2].SetMembers(1<<48 | 3)
 	g.sync()
-	require.EqualValues(t, errorFenced, g.ranks[2].report().Error)
+	require.EqualValues(t, protocol.ErrorFenced, g.ranks[2].report().Error)
 	for r := range 2 {
 		at := g.ranks[r].Slab(0) + uint64(slabs.YOff)
 		for l := range int(slabs.LocalExperts) {
@@ -48,7 +49,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 // TestOrderedLeftOut: a rank that an owner leaves out has no place there, though it
 // leaves out no rank itself.
 func TestOrderedLeftOut(t *testing.T) {
-	g, o, slabs := smallIn(t, 2, flagOrdered)
+	g, o, slabs := smallIn(t, 2, protocol.FlagOrdered)
 	o.active[1][0] = 0
 	for r, m := range g.ranks {
 		require.NoError(t, m.Send(&o.calls[r]))
@@ -74,23 +75,23 @@ func TestOrderedLeftOut(t *testing.T) {
 
 // TestOrderedMismatch: both sides say what differs, before any rank has a place.
 func TestOrderedMismatch(t *testing.T) {
-	g, o, _ := smallIn(t, 2, flagOrdered)
-	o.calls[1].Flags |= flagFP32Outputs
-	o.calls[1].Shape.FP32Outputs = true
+	g, o, _ := smallIn(t, 2, protocol.FlagOrdered)
+	o.calls[1].Flags |= protocol.FlagFP32Outputs
+	o.calls[1].Shape.OutputType = protocol.FP32
 	for r, m := range g.ranks {
 		m.cfg.SlabBytes += 1 << 30
 		require.NoError(t, m.Send(&o.calls[r]))
 	}
 	g.sync()
 	for r, m := range g.ranks {
-		require.EqualValues(t, errorMismatch, m.report().Error)
+		require.EqualValues(t, protocol.ErrorMismatch, m.report().Error)
 		require.EqualValues(t, [4]uint64{uint64(1 - r), 4, uint64(2 * r), uint64(2 - 2*r)}, m.report().Detail)
 	}
 }
 
 // TestOrderedGraphs replays graphs of two ranks that cut them differently.
 func TestOrderedGraphs(t *testing.T) {
-	g, o, _ := smallIn(t, 2, flagOrdered)
+	g, o, _ := smallIn(t, 2, protocol.FlagOrdered)
 	replayRounds(t, g, o, g.rng, []int{3, 2}, 3, 12)
 }
 
@@ -105,7 +106,7 @@ func TestOtherWeights(t *testing.T) {
 		"one that is not -1": {func(o *op) { o.ids[0][1] = -1 }, FailedRouting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, o, _ := smallIn(t, 1, flagPreReduce)
+			g, o, _ := smallIn(t, 1, protocol.FlagPreReduce)
 			clear(o.ids[0])
 			require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 			require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
@@ -135,6 +136,6 @@ func TestOtherRouting(t *testing.T) {
 	require.NoError(t, g.ranks[0].Publish(o.combine(0, 0)))
 	require.NoError(t, g.ranks[0].Reduce(o.combine(0, 0)))
 	g.sync()
-	require.EqualValues(t, errorRouting, g.ranks[0].report().Error)
+	require.EqualValues(t, protocol.ErrorRouting, g.ranks[0].report().Error)
 	require.ErrorContains(t, g.ranks[0].Failure(), "of a combine is ")
 }

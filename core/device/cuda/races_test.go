@@ -14,6 +14,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -42,14 +43,14 @@ func TestFillingRacesWithNobody(t *testing.T) {
 }
 
 // watchedForms are those of the test above.
-var watchedForms = map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flagFlat | flagOrdered}
+var watchedForms = map[string]protocol.Flags{"usual": 0, "in order": protocol.FlagOrdered, "flat": protocol.FlagFlat | protocol.FlagOrdered}
 
 // unsynchronised runs operations of two ranks, of each kind. The host waits at
 // the end only.
-func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags uint32, ready ...func(*group)) {
+func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags protocol.Flags, ready ...func(*group)) {
 	emu.Schedule(rng.Uint64(), 32, 8)
 	s := layout.Shape{MaxTokens: 12, Hidden: 64, NumExperts: 4, NumRanks: 2}
-	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
+	s.Flat, s.Columns = flags&protocol.FlagFlat != 0, flatColumns(2, flags, 12)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, 2, 2, slabs.SizeBytes)
@@ -170,7 +171,7 @@ func TestEveryOrderIsNeeded(t *testing.T) {
 }
 
 // everyOrder leaves out the uses of a form that are not known yet.
-func everyOrder(t *testing.T, emu *cudatest.Driver, flags uint32, known map[string]bool, seed uint64, step int) {
+func everyOrder(t *testing.T, emu *cudatest.Driver, flags protocol.Flags, known map[string]bool, seed uint64, step int) {
 	t.Run("all", func(t *testing.T) {
 		unsynchronised(t, emu, rand.New(rand.NewPCG(seed, 23)), flags)
 		require.Empty(t, emu.Races())

@@ -6,64 +6,10 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
-)
-
-// The mirrors of kernels/fifo.cuh, remote.cuh and remote_message.cuh.
-
-type queue struct {
-	Words address `c:"words"`
-	Next  address `c:"next"`
-	Num   uint64  `c:"num"`
-}
-
-// remoteRank is what the device knows of one rank.
-type remoteRank struct {
-	Sent     uint64  `c:"sent"`
-	Released uint64  `c:"released"`
-	To       address `c:"to"`
-	From     address `c:"from"`
-}
-
-type remoteCommon struct {
-	Queue queue   `c:"fifo"`
-	Mail  address `c:"mail"`
-	Ranks address `c:"ranks"`
-
-	// MessageBytes is where that is, as Ranks is: recorded graphs outlive a rendezvous.
-	MessageBytes address `c:"message_bytes"`
-}
-
-type remoteSendArgs struct {
-	Common     common       `c:"c"`
-	Remote     remoteCommon `c:"remote"`
-	X          address      `c:"x"`
-	Index      address      `c:"index"`
-	Tokens     address      `c:"tokens"`
-	ListTokens int64        `c:"list_tokens"`
-
-	Weights address                   `c:"weights"`
-	Extra   [layout.NumExtras]address `c:"extra"`
-}
-
-type remoteOrderArgs struct {
-	Plan   planArgs     `c:"plan"`
-	Remote remoteCommon `c:"remote"`
-}
-
-type remoteTakeArgs struct {
-	Common common       `c:"c"`
-	Remote remoteCommon `c:"remote"`
-	Where  address      `c:"where"`
-}
-
-// Bytes of a message: how it begins, and what aligning its parts may take.
-const (
-	remoteHeadBytes  = 128
-	remotePlaceBytes = 8
-	remoteSlackBytes = 8*16 + 64
 )
 
 // Mailbox says how kernels reach ranks by messages: where the ends of a proxy
@@ -199,9 +145,15 @@ func (e *Engine) CheckRemote(s *layout.Slab, topK int) error {
 	return nil
 }
 
+// Bytes of a message: how it begins, and of one place.
+const (
+	remoteHeadBytes  = int64(unsafe.Sizeof(remoteHead{}))
+	remotePlaceBytes = int64(unsafe.Sizeof(remotePlace{}))
+)
+
 // leastMessage is how many bytes a message with one row, or its output, needs.
 func leastMessage(s *layout.Slab, topK int) int64 {
-	rows := remoteHeadBytes + (4*s.LocalExperts+15)&^15 + remoteSlackBytes +
+	rows := remoteHeadBytes + (4*s.LocalExperts+15)&^15 + protocol.RemoteSlack +
 		s.RowBytes + s.Groups()*4 + s.ColumnBytes() + 4
 	if !s.Flat {
 		rows += int64(topK) * remotePlaceBytes
@@ -212,7 +164,7 @@ func leastMessage(s *layout.Slab, topK int) int64 {
 // orderRemote gives rows their places, in an operation that puts them in order and was
 // planned.
 func (e *Engine) orderRemote(c *Dispatch) error {
-	if !e.isRemote() || c.Flags&flagOrdered == 0 {
+	if !e.isRemote() || c.Flags&protocol.FlagOrdered == 0 {
 		return nil
 	}
 	f := e.remote

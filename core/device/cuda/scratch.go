@@ -3,6 +3,7 @@ package cuda
 import (
 	"unsafe"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -28,7 +29,7 @@ func scratchOf(c *Config) (s scratch) {
 	}
 	at := int64(unsafe.Sizeof(state{}))
 	s.bases = take(&at, rankset.MaxRanks*8)
-	s.use = take(&at, 8*MaxSlots)
+	s.use = take(&at, 8*protocol.MaxSlotsCUDA)
 	s.slots = at
 	in := int64(0)
 	s.count = take(&in, 4*int64(c.MaxExperts))

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -33,7 +34,7 @@ func TestThousandOperationsOfFP8(t *testing.T) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 18))
 	emu.Schedule(rng.Uint64(), 8, 16)
-	s := layout.Shape{MaxTokens: 2, Hidden: 256, NumExperts: 6, NumRanks: 3, FP8: true}
+	s := layout.Shape{MaxTokens: 2, Hidden: 256, NumExperts: 6, NumRanks: 3, RowType: protocol.FP8}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, 3, 2, slabs.SizeBytes)
@@ -41,7 +42,7 @@ func TestThousandOperationsOfFP8(t *testing.T) {
 		m.threads = threads{plan: 8, row: 32, wait: 8}
 	}
 	g.fewest = 1
-	f := &fixedOutputs{g: g, o: g.random(rng, s, 3, flagFP8, 0), slabs: &slabs, rng: rng}
+	f := &fixedOutputs{g: g, o: g.random(rng, s, 3, protocol.FlagFP8, 0), slabs: &slabs, rng: rng}
 	f.o.calls[1].NumTokens, f.o.tokens[1] = 0, 0
 	f.o.x[1], f.o.ids[1], f.o.kept[1] = nil, nil, nil
 	f.thousand(t, []int{5, 2, 10})

@@ -1,6 +1,9 @@
 package cuda
 
-import "github.com/moewire/moewire/core/group/rankset"
+import (
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // What is chosen by an operation's shape: kernels with inner loops that are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
@@ -12,8 +15,8 @@ const vectorValues = 8
 
 // reduceOf is the kernel for the type of an operation's rows and for the way in
 // which they are added up.
-func reduceOf(flags uint32) int {
-	switch fp32, runs := flags&flagFP32Outputs != 0, flags&flagPreReduce != 0; {
+func reduceOf(flags protocol.Flags) int {
+	switch fp32, runs := flags&protocol.FlagFP32Outputs != 0, flags&protocol.FlagPreReduce != 0; {
 	case runs && fp32:
 		return kernelReduceRunsFP32
 	case runs:
@@ -71,7 +74,7 @@ func placeKernelOf(l Loads) int {
 }
 
 // reduceKernelOf also goes by the type of the rows: only the usual one has variants.
-func reduceKernelOf(flags uint32, l Loads) int {
+func reduceKernelOf(flags protocol.Flags, l Loads) int {
 	if kernel := reduceOf(flags); kernel != kernelReduce {
 		return kernel
 	}
@@ -103,7 +106,7 @@ func (e *Engine) reduceKernel(c *common, threads uint32) int {
 		return reduceKernelOf(c.Flags, e.cfg.Loads)
 	}
 	terms := c.TopK
-	if c.Flags&flagFlat != 0 {
+	if c.Flags&protocol.FlagFlat != 0 {
 		terms = min(terms, c.NumRanks)
 	}
 	return reduceKernelOf(c.Flags, reduceLoads(terms, rowTurns(c.Hidden, threads), e.sparse(c)))

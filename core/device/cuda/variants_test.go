@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -48,11 +49,11 @@ func TestVariants(t *testing.T) {
 	for name, l := range map[string]Loads{"narrow": Narrow, "usual": Usual, "deep": Deep} {
 		for i, f := range []form{
 			{name: "bf16", ranks: 2, tokens: 2, hidden: 5128, experts: 16, topK: 9},
-			{name: "fp8", ranks: 2, tokens: 2, hidden: 5120, experts: 4, topK: 2, flags: flagFP8, value: rarelyEdgy},
-			{name: "UE8M0", ranks: 2, tokens: 3, hidden: 1536, experts: 4, topK: 1, flags: flagFP8 | scalesUE8M0},
+			{name: "fp8", ranks: 2, tokens: 2, hidden: 5120, experts: 4, topK: 2, flags: protocol.FlagFP8, value: rarelyEdgy},
+			{name: "UE8M0", ranks: 2, tokens: 3, hidden: 1536, experts: 4, topK: 1, flags: protocol.FlagFP8 | protocol.FlagUE8M0},
 			{name: "hidden 8", ranks: 2, tokens: 9, hidden: 8, experts: 64, topK: 64},
 			{name: "flat", ranks: 3, tokens: 5, hidden: 1032, experts: 12, topK: 5, flags: flat, extra: 48},
-			{name: "float32 outputs by rank", ranks: 2, tokens: 3, hidden: 520, experts: 4, topK: 3, flags: flagFP32Outputs | flagPreReduce},
+			{name: "float32 outputs by rank", ranks: 2, tokens: 3, hidden: 520, experts: 4, topK: 3, flags: protocol.FlagFP32Outputs | protocol.FlagPreReduce},
 		} {
 			t.Run(name+" "+f.name, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -74,13 +75,13 @@ func TestChoice(t *testing.T) {
 	for _, c := range []struct {
 		hidden, topK, ranks int32
 		tokens              int
-		flags               uint32
+		flags               protocol.Flags
 		place, reduce       int
 	}{
 		{128, 1, 8, 1, 0, kernelPlaceNarrow, kernelReduce},
 		{128, 8, 8, 4096, 0, kernelPlaceNarrow, kernelReduce},
-		{2048, 8, 8, 132, flagFP8, kernelPlaceNarrow, kernelReduceDeep},
-		{2056, 8, 8, 133, flagFP8, kernelPlace, kernelReduce},
+		{2048, 8, 8, 132, protocol.FlagFP8, kernelPlaceNarrow, kernelReduceDeep},
+		{2056, 8, 8, 133, protocol.FlagFP8, kernelPlace, kernelReduce},
 		{7168, 1, 8, 1, 0, kernelPlace, kernelReduceNarrow},
 		{7168, 2, 8, 4096, 0, kernelPlace, kernelReduceNarrow},
 		{7168, 4, 8, 1, 0, kernelPlace, kernelReduce},
@@ -88,11 +89,11 @@ func TestChoice(t *testing.T) {
 		{7168, 8, 2, 1, flat, kernelPlace, kernelReduceNarrow},
 		{7168, 64, 8, 133, 0, kernelPlace, kernelReduce},
 		{8200, 8, 8, 132, 0, kernelPlaceDeep, kernelReduceDeep},
-		{16384, 16, 8, 128, flagFP8, kernelPlaceDeep, kernelReduceDeep},
-		{16384, 16, 8, 4096, flagFP8, kernelPlace, kernelReduce},
-		{16384, 16, 8, 1, flagFP32Outputs, kernelPlaceDeep, kernelReduceFP32},
-		{16384, 16, 8, 1, flagPreReduce, kernelPlaceDeep, kernelReduceRuns},
-		{16384, 1, 8, 1, flagPreReduce | flagFP32Outputs, kernelPlaceDeep, kernelReduceRunsFP32},
+		{16384, 16, 8, 128, protocol.FlagFP8, kernelPlaceDeep, kernelReduceDeep},
+		{16384, 16, 8, 4096, protocol.FlagFP8, kernelPlace, kernelReduce},
+		{16384, 16, 8, 1, protocol.FlagFP32Outputs, kernelPlaceDeep, kernelReduceFP32},
+		{16384, 16, 8, 1, protocol.FlagPreReduce, kernelPlaceDeep, kernelReduceRuns},
+		{16384, 1, 8, 1, protocol.FlagPreReduce | protocol.FlagFP32Outputs, kernelPlaceDeep, kernelReduceRunsFP32},
 	} {
 		in := common{Hidden: c.hidden, TopK: c.topK, NumRanks: c.ranks, Flags: c.flags, NumBlocks: e.rowBlocks(c.tokens)}
 		threads := rowThreads(c.hidden, e.threads.row)

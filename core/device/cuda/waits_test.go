@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -53,7 +54,7 @@ func TestWaitNs(t *testing.T) {
 // TestWaitsInOrder: in deterministic order a dispatch waits three times, and a rank that
 // is late with the last of them is not blamed for the first.
 func TestWaitsInOrder(t *testing.T) {
-	g, o, _ := smallIn(t, 3, flagOrdered)
+	g, o, _ := smallIn(t, 3, protocol.FlagOrdered)
 	m := g.ranks[0]
 	dispatched, combined := o.waited(m, 0)
 	send := func(r int) { require.NoError(t, g.ranks[r].Send(&o.calls[r])) }
@@ -69,7 +70,7 @@ func TestWaitsInOrder(t *testing.T) {
 // TestHostsWaitsInOrder: nor is a local rank blamed for the counts of a remote one,
 // which places are waited for.
 func TestHostsWaitsInOrder(t *testing.T) {
-	g, o, _ := smallIn(t, 3, flagOrdered)
+	g, o, _ := smallIn(t, 3, protocol.FlagOrdered)
 	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
 	m := g.ranks[0]
 	dispatched, combined := o.waited(m, 0)

@@ -4,15 +4,8 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
-)
 
-// Words that can be wild, in report.Wild.
-const (
-	wildCounter = 1
-	wildLayout  = 2
-	wildOpen    = 3
-	wildHead    = 4
-	wildCounts  = 5
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // Wild is a word of another rank that it cannot have stored.
@@ -22,11 +15,11 @@ type Wild struct{ kind, held uint64 }
 func (w Wild) Why() string {
 	const room = "its memory was overwritten: %s holds %#x, which leaves no room for the rows of this rank"
 	switch w.kind {
-	case wildCounter:
+	case protocol.WildCounter:
 		return fmt.Sprintf(room, "a counter", w.held)
-	case wildLayout:
+	case protocol.WildLayout:
 		return fmt.Sprintf(room, "the first row in a layout", w.held)
-	case wildCounts:
+	case protocol.WildCounts:
 		return fmt.Sprintf("a message of it cannot be: it counts %d rows for an expert, more than num_max_tokens_per_rank", w.held)
 	}
 	return fmt.Sprintf("a message of it cannot be: its kind, rows or bytes are %#x", w.held)
@@ -50,11 +43,11 @@ func ownWild(d [4]uint64) string {
 		where = fmt.Sprintf("[%d]", d[1])
 	}
 	switch d[0] {
-	case wildCounter:
+	case protocol.WildCounter:
 		name = "counter" + where
-	case wildLayout:
+	case protocol.WildLayout:
 		name = "layout" + where
-	case wildOpen:
+	case protocol.WildOpen:
 		name = fmt.Sprintf("the slab of open, of rank %d,", d[1])
 	}
 	return fmt.Sprintf("its memory was overwritten: %s holds %#x, allowed: at most %d", name, d[2], d[3])

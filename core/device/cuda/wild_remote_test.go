@@ -10,28 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
-
-// remoteHead is mw_remote_head.
-type remoteHead struct {
-	Kind   uint64    `c:"kind"`
-	Epoch  uint64    `c:"epoch"`
-	Op     uint64    `c:"op"`
-	Number uint64    `c:"number"`
-	Total  uint64    `c:"total"`
-	First  uint64    `c:"first"`
-	Rows   uint64    `c:"rows"`
-	Tokens uint64    `c:"tokens"`
-	Call   [4]uint32 `c:"call"`
-	TopK   uint64    `c:"topk"`
-	Extras uint64    `c:"extras"`
-	Bytes  uint64    `c:"bytes"`
-	Begun  uint64    `c:"begun"`
-	Held   [2]uint64 `c:"held"`
-}
 
 // nextMessage waits for the next message of a remote rank, which stays where it has come, and
 // returns it and the words that say where and how long it is.
@@ -48,7 +31,7 @@ func (o *office) head(from int) *remoteHead {
 }
 
 // withMessage has rank 1 send its rows, or counts, which rank 0 has not looked at yet.
-func withMessage(t *testing.T, flags uint32) (*group, *op, *office) {
+func withMessage(t *testing.T, flags protocol.Flags) (*group, *op, *office) {
 	emulate(t)
 	g, o, _ := smallIn(t, 2, flags)
 	for i := range o.ids[1] {
@@ -72,7 +55,7 @@ func (g *group) goesOnWithout(o *op) {
 	g.goesOn(o, 1)
 }
 
-var rowForms = map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flat}
+var rowForms = map[string]protocol.Flags{"usual": 0, "in order": protocol.FlagOrdered, "flat": flat}
 
 // wildHeads are messages that no rank sends.
 var wildHeads = map[string]func(h *remoteHead, mail []uint64){
@@ -86,8 +69,8 @@ var wildHeads = map[string]func(h *remoteHead, mail []uint64){
 	"number":       func(h *remoteHead, _ []uint64) { h.Kind, h.Number = 4, 1<<15 }, // MW_REMOTE_RELEASED
 	"outputs":      func(h *remoteHead, _ []uint64) { h.Kind, h.Rows, h.Total = 2, 1<<40, 1<<40 },
 	"no combine":   func(h *remoteHead, _ []uint64) { h.Kind, h.Rows, h.Total, h.Number = 2, 0, 0, math.MaxUint64 },
-	"short":        func(_ *remoteHead, mail []uint64) { mail[5] = remoteHeadBytes - 8 },
-	"no counts":    func(_ *remoteHead, mail []uint64) { mail[5] = remoteHeadBytes },
+	"short":        func(_ *remoteHead, mail []uint64) { mail[5] = uint64(remoteHeadBytes) - 8 },
+	"no counts":    func(_ *remoteHead, mail []uint64) { mail[5] = uint64(remoteHeadBytes) },
 }
 
 // ofRows are those of wildHeads that a message without rows cannot be.
@@ -98,7 +81,7 @@ var ofRows = []string{"rows", "more rows", "total", "first", "first behind"}
 func TestWildMessages(t *testing.T) {
 	for form, flags := range rowForms {
 		for name, change := range wildHeads {
-			if flags&flagOrdered != 0 && slices.Contains(ofRows, name) {
+			if flags&protocol.FlagOrdered != 0 && slices.Contains(ofRows, name) {
 				continue // the first message has counts alone
 			}
 			t.Run(form+"/"+name, func(t *testing.T) {
@@ -107,7 +90,7 @@ func TestWildMessages(t *testing.T) {
 				_, mail := office.nextMessage(1)
 				change(h, mail)
 				g.starts(o, 0)
-				mustWild(t, g.ranks[0], 1, wildHead)
+				mustWild(t, g.ranks[0], 1, protocol.WildHead)
 				if w, _ := g.ranks[0].Wild(1); name == "short" {
 					require.EqualValues(t, remoteHeadBytes-8, w.held, "the head was read")
 				}
@@ -124,9 +107,9 @@ func TestWildMessageCounts(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", form, n), func(t *testing.T) {
 				g, o, office := withMessage(t, flags)
 				at, _ := office.nextMessage(1)
-				*dl.At[uint32](at + remoteHeadBytes) = n
+				*dl.At[uint32](at + uintptr(remoteHeadBytes)) = n
 				g.starts(o, 0)
-				mustWild(t, g.ranks[0], 1, wildCounts)
+				mustWild(t, g.ranks[0], 1, protocol.WildCounts)
 				g.goesOnWithout(o)
 			})
 		}
@@ -143,7 +126,7 @@ func TestNothingCountsBehindAWildMessage(t *testing.T) {
 	active[0], active[1] = 1, 1
 	require.NoError(t, g.ranks[1].Send(&o.calls[1]))
 	at, _ := g.offices[0].nextMessage(1)
-	*dl.At[uint32](at + remoteHeadBytes) = 1 << 31
+	*dl.At[uint32](at + uintptr(remoteHeadBytes)) = 1 << 31
 	g.starts(o, 0)
 	require.NoError(t, g.ranks[1].Receive(&o.calls[1]))
 	g.ended(g.ranks[1], "a dispatch")
@@ -152,7 +135,7 @@ func TestNothingCountsBehindAWildMessage(t *testing.T) {
 		sent := peek[remoteRank](g, g.ranks[1].remote.private.Address()).Sent
 		return sent > 2 && peek[remoteRank](g, g.ranks[0].remote.private.Address()+each).Released == sent
 	})
-	mustWild(t, g.ranks[0], 1, wildCounts)
+	mustWild(t, g.ranks[0], 1, protocol.WildCounts)
 	g.lose(1, 0)
 	g.sync()
 	require.Zero(t, g.ranks[0].report().Error, "%v", g.ranks[0].Failure())

@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // openAt is the address of the word by which rank from tells m that it has opened a slot.
 func (m *member) openAt(from int, op uint64) uint64 {
 	in := uint64(from)*uint64(unsafe.Sizeof(inbox{})) + uint64(unsafe.Offsetof(inbox{}.Open))
-	return m.Shared() + in + 8*(op%openRing)
+	return m.Shared() + in + 8*(op%protocol.OpenRing)
 }
 
 func (m *member) counterAt(l int) uint64 { return m.Slab(0) + uint64(layout.Counter(l)) }
@@ -42,7 +43,7 @@ func mustWild(t *testing.T, m *member, rank int, kind uint64) {
 // mustSurrender is how a rank ends after its own memory was overwritten.
 func mustSurrender(t *testing.T, m *member, kind uint64) {
 	t.Helper()
-	require.EqualValues(t, errorWild, m.report().Error, "%v", m.Failure())
+	require.EqualValues(t, protocol.ErrorWild, m.report().Error, "%v", m.Failure())
 	require.Equal(t, kind, m.report().Detail[0], "%v", m.Failure())
 }
 
@@ -119,7 +120,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	g.starts(o, 0)
 	g.sync()
 	for _, m := range g.ranks {
-		require.EqualValues(t, errorMismatch, m.report().Error, "%v", m.Failure())
+		require.EqualValues(t, protocol.ErrorMismatch, m.report().Error, "%v", m.Failure())
 		require.Zero(t, m.report().Wild, "it is blamed for what the shapes explain")
 	}
 }
@@ -133,13 +134,13 @@ func TestWildOwnWords(t *testing.T) {
 		kind uint64
 		held uint64
 	}{
-		{wildCounter, capacity + 1},
-		{wildCounter, math.MaxUint64},
-		{wildLayout, math.MaxUint64},
-		{wildLayout, 1<<63 | 1},
-		{wildLayout, capacity<<32 | 1},
-		{wildLayout, 1<<32 | capacity},
-		{wildLayout, 0xffffffff},
+		{protocol.WildCounter, capacity + 1},
+		{protocol.WildCounter, math.MaxUint64},
+		{protocol.WildLayout, math.MaxUint64},
+		{protocol.WildLayout, 1<<63 | 1},
+		{protocol.WildLayout, capacity<<32 | 1},
+		{protocol.WildLayout, 1<<32 | capacity},
+		{protocol.WildLayout, 0xffffffff},
 	} {
 		t.Run(fmt.Sprintf("%d/%#x", c.kind, c.held), func(t *testing.T) {
 			g, o, slabs := small(t, 3)
@@ -148,7 +149,7 @@ func TestWildOwnWords(t *testing.T) {
 			}
 			g.sync()
 			at := g.ranks[0].counterAt(1)
-			if c.kind == wildLayout {
+			if c.kind == protocol.WildLayout {
 				at = g.ranks[0].layoutAt(slabs, 1, 2)
 			}
 			g.overwrite(at, c.held)
@@ -189,7 +190,7 @@ func TestWildOpen(t *testing.T) {
 				if leftOut {
 					require.Zero(t, m.report().Error, "%v", m.Failure())
 				} else {
-					mustSurrender(t, m, wildOpen)
+					mustSurrender(t, m, protocol.WildOpen)
 				}
 				after := g.sharedOf(1)
 				in := int(unsafe.Sizeof(inbox{})) // what rank 0 pushes: its own open
@@ -210,7 +211,7 @@ func TestWildPlaces(t *testing.T) {
 	emulate(t)
 	for _, first := range []uint64{24, 1 << 31, math.MaxUint32} { // there is room for 24
 		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			g, o, slabs := smallIn(t, 4, flagOrdered)
+			g, o, slabs := smallIn(t, 4, protocol.FlagOrdered)
 			o.ids[0][0] = 2                        // an expert of rank 1
 			copy(o.active[1], []int32{1, 1, 0, 0}) // rank 1 waits for the counts of 0 alone,
 			o.active[0][3] = 0                     // rank 0 for those of 2, too,
@@ -219,7 +220,7 @@ func TestWildPlaces(t *testing.T) {
 			eventually(t, "rank 1 has given places", func() bool { return peek[uint64](g, order) != 0 })
 			g.overwrite(g.ranks[1].layoutAt(slabs, 0, 0), first<<32|1)
 			g.starts(o, 3)
-			mustWild(t, g.ranks[0], 1, wildLayout)
+			mustWild(t, g.ranks[0], 1, protocol.WildLayout)
 			for r := range g.ranks {
 				g.lose(1, r)
 			}

@@ -23,5 +23,5 @@ type Result struct {
 	LayoutRange uint64      // int64 [L, R]
 	// Columns of flat rows [C, bytes], in the order of package layout; 0: none.
 	Columns  [layout.NumColumns]uint64
-	CombineX uint64 // bf16, or float32 with FP32Outputs, [L, C, H]: outputs that Combine need not copy
+	CombineX uint64 // of OutputType [L, C, H]: outputs that Combine need not copy
 }

@@ -246,9 +246,6 @@ func (b *Buffer) Rank() int { return b.self }
 // NumRanks returns R.
 func (b *Buffer) NumRanks() int { return b.ranks }
 
-// NumSlots returns S.
-func (b *Buffer) NumSlots() int { return len(b.slots) }
-
 // Path says how a rank's memory is reached: "self", "process" (plain addresses), "fd"
 // (memory imported by descriptor), "fabric" (by fabric handle), "ipc" (an IPC handle),
 // "messages" (a rank of another host), "" (absent, not connected, or released by Leave

@@ -9,6 +9,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -171,10 +172,10 @@ func TestBadInput(t *testing.T) {
 		"recv_count is at":              func(a *ep.DispatchArgs) { a.Device.RecvCount = 2 },
 		"layout_range is at":            func(a *ep.DispatchArgs) { a.Device.LayoutRange = 4 },
 		"stats is at":                   func(a *ep.DispatchArgs) { a.Device.Stats = 4 },
-		"format 9 of fp8 scales":        func(a *ep.DispatchArgs) { a.Scales = 9 },
+		"rows of unknown":               func(a *ep.DispatchArgs) { a.RowType = 9 },
 		"num_max_tokens_per_rank 0":     func(a *ep.DispatchArgs) { a.MaxTokens = 0 },
 		"max_selections is 64":          func(a *ep.DispatchArgs) { a.TopK = 64; a.NumTokens = 6 },
-		"multiples of 512 up to 2^30":   func(a *ep.DispatchArgs) { a.FP8, a.Scales = true, 2 },
+		"multiples of 512 up to 2^30":   func(a *ep.DispatchArgs) { a.RowType = protocol.FP8UE8M0 },
 		"x has -1 tokens, allowed 0 to": func(a *ep.DispatchArgs) { a.NumTokens = -1 },
 	} {
 		args, res, device := o.args, gpu.Result{}, *o.args.Device

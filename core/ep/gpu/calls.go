@@ -3,10 +3,10 @@ package gpu
 import (
 	"time"
 
-	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // Dispatch launches a dispatch on the stream: its first phase, or both. It chooses the
@@ -60,7 +60,7 @@ func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase) error
 
 func formOf(c *Config, a *ep.DispatchArgs) cuda.Form {
 	return cuda.Form{
-		FP8: a.FP8, Scales: uint8(a.Scales), FP32Outputs: a.FP32Outputs, Ordered: c.ordered(), PreReduce: a.PreReduce,
+		RowType: a.RowType, OutputType: a.OutputType, Ordered: c.ordered(), PreReduce: a.PreReduce,
 		Flat: a.Flat, NoRouting: a.NoRouting, HasMore: a.HasMore,
 	}
 }
@@ -95,7 +95,7 @@ func (b *Buffer) show(s *slot, res *Result) {
 			res.Columns[i] = at + uint64(off)
 		}
 	}
-	if s.slab.FP8 {
+	if s.slab.RowType.IsFP8() {
 		res.Scales = at + uint64(s.slab.ScalesOff)
 	}
 }
@@ -294,7 +294,7 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
 	}
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
-		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, FP32Outputs: a.FP32Outputs,
+		RowType: a.RowType, OutputType: a.OutputType,
 		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
 	})
 	room := b.cfg.engine(b.self, b.ranks)
@@ -303,13 +303,11 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
 		return slab, invalid("%s", err)
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		return slab, invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
-	case a.TopK < 1 || a.TopK > cuda.MaxTopK:
-		return slab, invalid("topk_idx has %d columns, allowed 1 to %d", a.TopK, cuda.MaxTopK)
-	case a.Scales > device.ScalesUE8M0:
-		return slab, invalid("format %d of fp8 scales, allowed 0 to %d", a.Scales, device.ScalesUE8M0)
+	case a.TopK < 1 || a.TopK > protocol.MaxTopK:
+		return slab, invalid("topk_idx has %d columns, allowed 1 to %d", a.TopK, protocol.MaxTopK)
 	case slab.SizeBytes > room.SlabBytes:
 		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, num_ep_buffer_bytes gives %d",
-			a.MaxTokens, a.Hidden, a.NumExperts, ep.OutputName(a.FP32Outputs), slab.SizeBytes, room.SlabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, a.OutputType, slab.SizeBytes, room.SlabBytes)
 	case a.NumTokens*a.TopK > b.cfg.MaxSelections:
 		return slab, invalid("topk_idx has %d x %d selections, max_selections is %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
 	case a.NumExperts > b.cfg.MaxExperts:
@@ -357,8 +355,8 @@ func (b *Buffer) checkCombine(s *slot, a *ep.CombineArgs) error {
 	case a.NumTokens != d.NumTokens || !a.Flat && a.TopK != d.TopK:
 		return invalid("topk_idx is [%d, %d], the dispatch had [%d, %d]", a.NumTokens, a.TopK, d.NumTokens, d.TopK)
 	}
-	if s.combines >= layout.MaxCombines {
-		return invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
+	if s.combines >= protocol.MaxCombines {
+		return invalid("handle was combined %d times, allowed %d", s.combines, protocol.MaxCombines)
 	}
 	if a.NumTokens > 0 {
 		if err := needs("out", a.Device.Out, 16); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -30,7 +31,7 @@ const (
 // Config says how a buffer is made. Ranks of one group agree on NumSlots, NumBytes and
 // Deterministic; each rank chooses the rest for itself.
 type Config struct {
-	// NumSlots is the number of operations in flight, 1 to cuda.MaxSlots; 0
+	// NumSlots is the number of operations in flight, 1 to protocol.MaxSlotsCUDA; 0
 	// means DefaultSlots.
 	NumSlots int
 	// NumBytes of device memory hold the slabs of all slots; see SizeHint. It
@@ -95,8 +96,8 @@ func (c *Config) check() error {
 	}
 	least := int64(c.NumSlots) * layout.RegionBytes
 	switch {
-	case c.NumSlots < 1 || c.NumSlots > cuda.MaxSlots:
-		return invalid("num_slots %d, allowed 1 to %d on CUDA", c.NumSlots, cuda.MaxSlots)
+	case c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCUDA:
+		return invalid("num_slots %d, allowed 1 to %d on CUDA", c.NumSlots, protocol.MaxSlotsCUDA)
 	case c.NumBytes < least:
 		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
 	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.DrainTimeout < 0:
@@ -114,7 +115,7 @@ func (c *Config) check() error {
 }
 
 // mostExperts is what a full group can have.
-const mostExperts = rankset.MaxRanks * layout.MaxLocalExperts
+const mostExperts = rankset.MaxRanks * protocol.MaxLocalExperts
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {
@@ -123,18 +124,6 @@ func (c *Config) engine(rank, ranks int) cuda.Config {
 		SlabBytes:     layout.SlabBytes(c.NumBytes, int64(c.NumSlots)),
 		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoCounters: c.NoRecord, DebugFill: c.DebugFill,
 	}
-}
-
-// SizeHint is NumBytes for operations of a shape.
-func SizeHint(s layout.Shape, numSlots int) (int64, error) {
-	if numSlots == 0 {
-		numSlots = DefaultSlots
-	}
-	n, err := layout.SizeHint(s, int64(numSlots))
-	if err != nil {
-		return 0, invalid("%s", err)
-	}
-	return n, nil
 }
 
 // paramsTag comes first in Params: no buffer on the CPU has it there.

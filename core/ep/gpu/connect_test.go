@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/inproc"
@@ -78,7 +78,7 @@ func TestNumbersOfAFailedInstall(t *testing.T) {
 	require.ErrorIs(t, group[0].Install(st.Epoch+1, st.Next, func() error { return failed }, connectIn), failed)
 	again, err := group[0].Prepare()
 	require.NoError(t, err)
-	require.Equal(t, st.Next+cuda.MaxSlots+1, again.Next)
+	require.Equal(t, st.Next+protocol.MaxSlotsCUDA+1, again.Next)
 }
 
 // mute is a domain in which rank 1 never lays out a memory descriptor.

@@ -61,3 +61,6 @@ func (b *Buffer) RemoteRing(rank int) uint64 {
 	_, receive, _ := ringsOf(b.dom.Remote(), rank)
 	return receive.Address()
 }
+
+// NumSlots returns S.
+func (b *Buffer) NumSlots() int { return len(b.slots) }

@@ -37,7 +37,7 @@ func configOf(t testing.TB, ranks int) gpu.Config {
 
 // configFor is for operations of a shape.
 func configFor(t testing.TB, s layout.Shape) gpu.Config {
-	n, err := gpu.SizeHint(s, 2)
+	n, err := layout.SizeHint(s, 2)
 	require.NoError(t, err)
 	return gpu.Config{NumSlots: 2, NumBytes: n, MaxSelections: int(s.MaxTokens) * topK, MaxExperts: 64}
 }

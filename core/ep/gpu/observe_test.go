@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/telemetry"
@@ -226,7 +226,7 @@ func TestManyRecords(t *testing.T) {
 	o.args.NumTokens, o.combin.NumTokens = 1, 1
 	graph := record(o, 8)
 	slow.hold()
-	const turns = cuda.RecordRing/16 + 2
+	const turns = protocol.RecordRing/16 + 2
 	for range turns {
 		r.must(func() error { return r.emu.GraphLaunch(graph, libcuda.Stream(r.stream)) })
 		r.sync()
@@ -236,11 +236,11 @@ func TestManyRecords(t *testing.T) {
 	want := newCounted(1)
 	want.add([]*op{o}, 0)
 	require.EqualValues(t, turns*16, s.Records)
-	require.EqualValues(t, cuda.RecordRing-1, s.Dispatch.Done+s.Combine.Done)
+	require.EqualValues(t, protocol.RecordRing-1, s.Dispatch.Done+s.Combine.Done)
 	require.EqualValues(t, turns*8*want.to[0], s.RowsTo[0])
 	records, err := r.Records(0, 0)
 	require.NoError(t, err)
-	require.Len(t, records, cuda.RecordRing-1)
+	require.Len(t, records, protocol.RecordRing-1)
 	require.EqualValues(t, turns*8-1, records[len(records)-1].Op)
 	r.must(func() error { return r.emu.GraphExecDestroy(graph) })
 }

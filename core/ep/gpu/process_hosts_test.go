@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +24,7 @@ func (c *child) open(d *cuda.Device, cfg shm.Config) (metas [][]byte, dom transp
 		require.NoError(c.t, err)
 		return metas, dom
 	}
-	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
+	keys, err := wire.NewKeyring(func() ([]byte, error) { return []byte(os.Getenv(keyVariable)), nil })
 	require.NoError(c.t, err)
 	l, err := multihost.Open(hostsConfig(d, keys, cfg, c.Hosts, true))
 	require.NoError(c.t, err)
@@ -39,7 +40,7 @@ func (c *child) reopen(params []byte) (metas [][]byte, commit func() error) {
 		l, err := shm.Relist(c.dom, params)
 		require.NoError(c.t, err)
 		metas = c.meet(l)
-		change, err := l.Reconnect(metas, testTimeout)
+		change, err := l.ReconnectWith(metas, false, testTimeout)
 		require.NoError(c.t, err)
 		return metas, change.Commit
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -70,7 +71,7 @@ func (r *recorder) foldRecords(epoch uint16) {
 	if latest == r.folded.records {
 		return
 	}
-	if oldest := latest - min(latest, cuda.RecordRing-1); r.folded.records < oldest {
+	if oldest := latest - min(latest, protocol.RecordRing-1); r.folded.records < oldest {
 		r.area.Skip(oldest - r.folded.records)
 		r.folded.records = oldest
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -73,7 +74,7 @@ var steadyKinds = []func(*op){
 	(*op).run,
 	(*op).runApart,
 	func(o *op) {
-		o.args.FP8 = true
+		o.args.RowType = protocol.FP8
 		o.runApart()
 	},
 	func(o *op) {
@@ -96,7 +97,7 @@ func (o *op) runApart() {
 	require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	require.NoError(o.r.t, o.r.Receive(o.res.Handle))
 	o.combin.Device.X = o.res.CombineX
-	if !o.args.FP8 {
+	if !o.args.RowType.IsFP8() {
 		o.combin.Device.X = o.res.RecvX
 	}
 	ticket, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)

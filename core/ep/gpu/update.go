@@ -7,6 +7,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
@@ -43,7 +44,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 // can be ahead of this one. Such a rank pushes the word that opens its slot into this
 // rank's memory before it waits for any rank, at most once per slot. Words of the rank
 // that takes its place must not look like those.
-const runsAhead = cuda.MaxSlots + 1
+const runsAhead = protocol.MaxSlotsCUDA + 1
 
 // interrupt makes the device end all waits.
 func (b *Buffer) interrupt(why error) error {

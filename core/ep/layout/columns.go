@@ -1,21 +1,22 @@
 package layout
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/ep/protocol"
+)
 
 // Columns of flat rows: what a token brings beside its row.
 const (
 	ColumnTopkIdx     = 0 // int64 [C, K], local expert ids
 	ColumnTopkWeights = 1 // float32 [C, K]
-	ColumnExtra       = 2 // the first of NumExtras that the caller gives
-	NumExtras         = 4
-	NumColumns        = ColumnExtra + NumExtras
-	// MaxExtraBytes per row of one extra column: a width is a number of 16 bits.
-	MaxExtraBytes = 1<<16 - 1
+	ColumnExtra       = 2 // the first of protocol.NumExtras that the caller gives
+	NumColumns        = ColumnExtra + protocol.NumExtras
 )
 
 // Widths are the bytes per row of a dispatch's columns: topK ids and weights, if
 // they are sent along, and the caller's.
-func Widths(withTopk bool, topK int, extraRowBytes [NumExtras]int) (widths [NumColumns]int64) {
+func Widths(withTopk bool, topK int, extraRowBytes [protocol.NumExtras]int) (widths [NumColumns]int64) {
 	if withTopk {
 		widths[ColumnTopkIdx], widths[ColumnTopkWeights] = 8*int64(topK), 4*int64(topK)
 	}
@@ -58,12 +59,12 @@ func (s *Shape) checkColumns() error {
 		return nil
 	}
 	for i, width := range s.Columns {
-		most := int64(MaxExtraBytes)
+		most := int64(protocol.MaxExtraBytes)
 		switch {
 		case i == ColumnTopkIdx:
-			most = 8 * MaxTopK
+			most = 8 * protocol.MaxTopK
 		case i == ColumnTopkWeights:
-			most = 4 * MaxTopK
+			most = 4 * protocol.MaxTopK
 		}
 		switch {
 		case width < 0 || width > most:

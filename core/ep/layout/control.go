@@ -1,13 +1,15 @@
 package layout
 
+import "github.com/moewire/moewire/core/ep/protocol"
+
 // Control page of a rank: one cache line per polled word.
 const (
 	openOff     = 0
-	yReadyOff   = openOff + MaxSlots*LineBytes
-	waitsForOff = yReadyOff + MaxSlots*LineBytes
-	beatOff     = waitsForOff + LineBytes
-	sinceOff    = beatOff + LineBytes
-	quiescedOff = sinceOff + LineBytes
+	yReadyOff   = openOff + protocol.MaxSlotsCPU*protocol.LineBytes
+	waitsForOff = yReadyOff + protocol.MaxSlotsCPU*protocol.LineBytes
+	beatOff     = waitsForOff + protocol.LineBytes
+	sinceOff    = beatOff + protocol.LineBytes
+	quiescedOff = sinceOff + protocol.LineBytes
 	recordOff   = 3 * PageBytes
 	// RecordBytes is the size of what a rank records of its operations
 	// (core/telemetry has the words in it).
@@ -16,11 +18,14 @@ const (
 	ControlBytes = recordOff + RecordBytes
 )
 
+// The words must end before the record begins.
+const _ = uint(recordOff - (quiescedOff + protocol.LineBytes))
+
 // Open is the offset of open[j] in a control region.
-func Open(slot int) int64 { return openOff + int64(slot)*LineBytes }
+func Open(slot int) int64 { return openOff + int64(slot)*protocol.LineBytes }
 
 // YReady is the offset of y_ready[j].
-func YReady(slot int) int64 { return yReadyOff + int64(slot)*LineBytes }
+func YReady(slot int) int64 { return yReadyOff + int64(slot)*protocol.LineBytes }
 
 // WaitsFor is the offset of waits_for: one bit per rank waited for.
 func WaitsFor() int64 { return waitsForOff }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -23,7 +24,8 @@ func FuzzOf(f *testing.F) {
 	f.Add(int64(3), int64(8), int64(8), int64(8), false, false, true, int64(-1), int64(65536))
 	f.Add(int64(73), int64(128), int64(48), int64(48), true, false, true, int64(46), int64(9))
 	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0, flat bool, topk, extra int64) {
-		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0, Flat: flat}
+		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, Flat: flat}
+		s.RowType, s.OutputType = drawn(fp8, ue8m0), drawn(false, extra%2 == 1)
 		s.Columns = [NumColumns]int64{8 * topk, 4 * topk, extra, 0, extra / 3, 1}
 		if !flat && topk%2 == 0 {
 			s.Columns = [NumColumns]int64{}
@@ -41,6 +43,19 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
+// drawn is one of the types, of which FP32 is none for rows.
+func drawn(fp8, more bool) protocol.DType {
+	switch {
+	case fp8 && more:
+		return protocol.FP8UE8M0
+	case fp8:
+		return protocol.FP8
+	case more:
+		return protocol.FP32
+	}
+	return protocol.BF16
+}
+
 // checkExact computes every region again with numbers that cannot overflow.
 func checkExact(t *testing.T, s *Slab) {
 	times := func(factors ...int64) *big.Int {
@@ -53,9 +68,9 @@ func checkExact(t *testing.T, s *Slab) {
 	rows := times(s.LocalExperts, s.NumRanks, s.MaxTokens)
 	of := func(perRow int64) *big.Int { return new(big.Int).Mul(rows, big.NewInt(perRow)) }
 	scales := int64(0)
-	if s.FP8 {
-		scales = s.Hidden / QuantBlock * 4
-		if s.UE8M0 {
+	if s.RowType.IsFP8() {
+		scales = s.Hidden / protocol.QuantBlock * 4
+		if s.RowType == protocol.FP8UE8M0 {
 			scales /= 4
 		}
 	}

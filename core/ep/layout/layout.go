@@ -21,28 +21,20 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
-)
-
-// Bounds: they keep control words at fixed offsets.
-const (
-	MaxSlots        = 64
-	MaxTopK         = 64
-	MaxLocalExperts = 8192
-	LineBytes       = 64
-	QuantBlock      = 128
 )
 
 // Offsets of the fixed words of a slab.
 const (
 	paramsOff   = 0
-	arriveOff   = paramsOff + rankset.MaxRanks*LineBytes
-	doneOff     = arriveOff + rankset.MaxRanks*LineBytes
-	countedOff  = doneOff + rankset.MaxRanks*LineBytes
-	rowOrderOff = countedOff + rankset.MaxRanks*LineBytes
+	arriveOff   = paramsOff + rankset.MaxRanks*protocol.LineBytes
+	doneOff     = arriveOff + rankset.MaxRanks*protocol.LineBytes
+	countedOff  = doneOff + rankset.MaxRanks*protocol.LineBytes
+	rowOrderOff = countedOff + rankset.MaxRanks*protocol.LineBytes
 	counterOff  = 4 * PageBytes
 	// HeaderBytes is the part of a slab that does not depend on the shape.
-	HeaderBytes = counterOff + MaxLocalExperts*8
+	HeaderBytes = counterOff + protocol.MaxLocalExperts*8
 )
 
 // The row order and its ranks end before the counters begin.
@@ -57,10 +49,8 @@ type Shape struct {
 	Hidden     int64 // H, values per token
 	NumExperts int64 // E, over all ranks
 	NumRanks   int64 // R
-	FP8        bool  // rows are fp8 e4m3 with scales, else bf16
-	UE8M0      bool  // with FP8: scales of one byte, four to a word, else float32
-
-	FP32Outputs bool // expert outputs are float32, else bf16
+	RowType    protocol.DType
+	OutputType protocol.DType // of expert outputs
 
 	Flat    bool              // one block of rows per rank, else one per expert
 	Columns [NumColumns]int64 // with Flat: bytes per row; 0: no such column
@@ -82,16 +72,16 @@ type Slab struct {
 }
 
 // Params, Arrive and Done are the offsets of rank s's words in a slab.
-func Params(s int) int64 { return paramsOff + int64(s)*LineBytes }
+func Params(s int) int64 { return paramsOff + int64(s)*protocol.LineBytes }
 
 // Arrive is the offset of arrive[s].
-func Arrive(s int) int64 { return arriveOff + int64(s)*LineBytes }
+func Arrive(s int) int64 { return arriveOff + int64(s)*protocol.LineBytes }
 
 // Done is the offset of done[s].
-func Done(s int) int64 { return doneOff + int64(s)*LineBytes }
+func Done(s int) int64 { return doneOff + int64(s)*protocol.LineBytes }
 
 // Announced is the offset of counted[s]: s has left its counts in layout[l][s].
-func Announced(s int) int64 { return countedOff + int64(s)*LineBytes }
+func Announced(s int) int64 { return countedOff + int64(s)*protocol.LineBytes }
 
 // RowOrder is the offset of order: layout[l][s] has the place of every rank's
 // rows, for the ranks in the word after it.
@@ -113,7 +103,7 @@ func Of(s Shape) (Slab, error) {
 		out.LocalExperts = 1
 	}
 	capacity, ok := product(s.NumRanks, s.MaxTokens)
-	if !ok || capacity > 1<<31-1 {
+	if !ok || capacity > protocol.MaxRows {
 		return Slab{}, fmt.Errorf("%w: num_ranks %d x num_max_tokens_per_rank %d exceeds 2^31-1 rows per expert",
 			ErrShape, s.NumRanks, s.MaxTokens)
 	}
@@ -126,10 +116,7 @@ func Of(s Shape) (Slab, error) {
 // blocks of experts follow one another without gaps, so that the packed
 // tensor is contiguous for every shape.
 func (s *Slab) place() error {
-	s.RowBytes = 2 * s.Hidden
-	if s.FP8 {
-		s.RowBytes = s.Hidden
-	}
+	s.RowBytes = s.RowType.RowBytes(s.Hidden)
 	l, c := s.LocalExperts, s.RowsPerExpert
 	at := cursor{off: HeaderBytes}
 	s.LayoutOff = at.take("layout_range", PageBytes, l, s.NumRanks, 8)
@@ -147,24 +134,23 @@ func (s *Slab) place() error {
 }
 
 func (s Shape) check() error {
-	multiple := int64(8)
-	if s.FP8 {
-		multiple = QuantBlock * s.wordBlocks()
-	}
+	multiple := s.RowType.Multiple()
 	switch {
-	case s.UE8M0 && !s.FP8:
-		return fmt.Errorf("%w: ue8m0 scales without fp8 rows", ErrShape)
+	case !s.RowType.IsRow():
+		return fmt.Errorf("%w: rows of %s, allowed bf16 and fp8", ErrShape, s.RowType)
+	case !s.OutputType.IsOutput():
+		return fmt.Errorf("%w: expert outputs of %s, allowed bf16 and float32", ErrShape, s.OutputType)
 	case s.NumRanks < 1 || s.NumRanks > rankset.MaxRanks:
 		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, rankset.MaxRanks)
 	case s.MaxTokens < 1:
 		return fmt.Errorf("%w: num_max_tokens_per_rank %d, allowed 1 and more", ErrShape, s.MaxTokens)
-	case s.Hidden < 1 || s.Hidden > 1<<30 || s.Hidden%multiple != 0:
+	case s.Hidden < 1 || s.Hidden > protocol.MaxHidden || s.Hidden%multiple != 0:
 		return fmt.Errorf("%w: hidden %d, allowed multiples of %d up to 2^30", ErrShape, s.Hidden, multiple)
 	case s.NumExperts < 1 || s.NumExperts%s.NumRanks != 0:
 		return fmt.Errorf("%w: num_experts %d, allowed multiples of num_ranks %d", ErrShape, s.NumExperts, s.NumRanks)
-	case s.NumExperts/s.NumRanks > MaxLocalExperts:
+	case s.NumExperts/s.NumRanks > protocol.MaxLocalExperts:
 		return fmt.Errorf("%w: num_experts %d on %d ranks, allowed at most %d per rank",
-			ErrShape, s.NumExperts, s.NumRanks, MaxLocalExperts)
+			ErrShape, s.NumExperts, s.NumRanks, protocol.MaxLocalExperts)
 	}
 	return s.checkColumns()
 }
@@ -193,29 +179,11 @@ func (s *Slab) Scales() Region {
 }
 
 // OutputBytes is the size of one row of expert outputs.
-func (s Shape) OutputBytes() int64 {
-	if s.FP32Outputs {
-		return 4 * s.Hidden
-	}
-	return 2 * s.Hidden
-}
+func (s Shape) OutputBytes() int64 { return s.OutputType.RowBytes(s.Hidden) }
 
 // Groups is the number of 4-byte words that hold the scales of one row: 0 for
 // bf16.
-func (s *Slab) Groups() int64 {
-	if !s.FP8 {
-		return 0
-	}
-	return s.Hidden / (QuantBlock * s.wordBlocks())
-}
-
-// wordBlocks is the number of blocks that have their scales in one word.
-func (s Shape) wordBlocks() int64 {
-	if s.UE8M0 {
-		return 4
-	}
-	return 1
-}
+func (s *Slab) Groups() int64 { return s.RowType.ScaleWords(s.Hidden) }
 
 // Head calls visit with the part of every region of rows that the first n
 // rows of local expert l occupy.
@@ -237,7 +205,7 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
 // bf16 and in fp8. A size for fp32 outputs has room for bf16 outputs, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
-	s.FP8, s.UE8M0 = false, false
+	s.RowType = protocol.BF16
 	slab, err := Of(s)
 	if err != nil {
 		return 0, err
@@ -245,7 +213,7 @@ func SizeHint(s Shape, numSlots int64) (int64, error) {
 	largest := slab.SizeBytes
 	// Rows of fp8 with their scales are smaller, but beside wide columns the
 	// scales can be what begins another region of 2 MiB.
-	s.FP8 = true
+	s.RowType = protocol.FP8
 	if slab, err := Of(s); err == nil {
 		largest = max(largest, slab.SizeBytes)
 	}

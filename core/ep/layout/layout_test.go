@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -29,7 +30,7 @@ func TestOfKnownShapes(t *testing.T) {
 		},
 		{
 			name:  "fp8, regions that end off a boundary",
-			shape: Shape{MaxTokens: 3, Hidden: 128, NumExperts: 3, NumRanks: 3, FP8: true},
+			shape: Shape{MaxTokens: 3, Hidden: 128, NumExperts: 3, NumRanks: 3, RowType: protocol.FP8},
 			want: Slab{
 				LocalExperts: 1, RowsPerExpert: 9, RowBytes: 128,
 				LayoutOff: 81920, SrcInfoOff: 86016, ScalesOff: 90112,
@@ -38,7 +39,7 @@ func TestOfKnownShapes(t *testing.T) {
 		},
 		{
 			name:  "ue8m0, a quarter of the words for scales",
-			shape: Shape{MaxTokens: 128, Hidden: 512, NumExperts: 64, NumRanks: 1, FP8: true, UE8M0: true},
+			shape: Shape{MaxTokens: 128, Hidden: 512, NumExperts: 64, NumRanks: 1, RowType: protocol.FP8UE8M0},
 			want: Slab{
 				LocalExperts: 64, RowsPerExpert: 128, RowBytes: 512,
 				LayoutOff: 81920, SrcInfoOff: 86016, ScalesOff: 86016 + 32768,
@@ -47,7 +48,7 @@ func TestOfKnownShapes(t *testing.T) {
 		},
 		{
 			name:  "float32 outputs, twice the room of bf16 rows",
-			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4, FP32Outputs: true},
+			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4, OutputType: protocol.FP32},
 			want: Slab{
 				LocalExperts: 16, RowsPerExpert: 512, RowBytes: 14336,
 				LayoutOff: 81920, SrcInfoOff: 81920 + 4096, ScalesOff: 81920 + 4096 + 32768,
@@ -87,11 +88,12 @@ func TestOfRefuses(t *testing.T) {
 		"many ranks":         {func(s *Shape) { s.NumRanks = 49 }, "num_ranks 49"},
 		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank 0"},
 		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden 12, allowed multiples of 8"},
-		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.FP8 = 136, true }, "hidden 136, allowed multiples of 128"},
+		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.RowType = 136, protocol.FP8 }, "hidden 136, allowed multiples of 128"},
 		"odd hidden for ue8m0": {func(s *Shape) {
-			s.Hidden, s.FP8, s.UE8M0 = 640, true, true
+			s.Hidden, s.RowType = 640, protocol.FP8UE8M0
 		}, "hidden 640, allowed multiples of 512"},
-		"ue8m0 without fp8":      {func(s *Shape) { s.Hidden, s.UE8M0 = 512, true }, "ue8m0 scales without fp8"},
+		"float32 rows":           {func(s *Shape) { s.RowType = protocol.FP32 }, "rows of float32, allowed bf16 and fp8"},
+		"fp8 outputs":            {func(s *Shape) { s.OutputType = protocol.FP8 }, "expert outputs of fp8, allowed bf16 and float32"},
 		"columns of packed rows": {func(s *Shape) { s.Columns[ColumnTopkIdx] = 8 }, "recv_topk_idx without flat rows"},
 		"many selections":        {func(s *Shape) { s.Flat, s.Columns[ColumnTopkWeights] = true, 260 }, "recv_topk_weights has 260 bytes per row, allowed 0 to 256"},
 		"wide extra":             {func(s *Shape) { s.Flat, s.Columns[ColumnExtra+1] = true, 1<<16 }, "extra[1] has 65536 bytes per row, allowed 0 to 65535"},
@@ -123,18 +125,18 @@ func TestRegionsAreDisjoint(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
 		ranks := 1 + r.Int64N(rankset.MaxRanks)
-		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
-		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
-		s.FP32Outputs = r.IntN(2) == 0
+		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64))}
+		fp8 := r.IntN(2) == 0
+		s.RowType, s.OutputType = drawn(fp8, fp8 && s.Hidden%512 == 0 && r.IntN(2) == 0), drawn(false, r.IntN(2) == 0)
 		if s.Flat = r.IntN(2) == 0; s.Flat {
-			k := r.Int64N(MaxTopK + 1)
-			s.Columns = [NumColumns]int64{8 * k, 4 * k, r.Int64N(300), 0, r.Int64N(MaxExtraBytes + 1)}
+			k := r.Int64N(protocol.MaxTopK + 1)
+			s.Columns = [NumColumns]int64{8 * k, 4 * k, r.Int64N(300), 0, r.Int64N(protocol.MaxExtraBytes + 1)}
 		}
 		slab, err := Of(s)
 		require.NoError(t, err, "%+v", s)
 		rows := slab.LocalExperts * slab.RowsPerExpert
 		outputBytes := s.Hidden * 2
-		if s.FP32Outputs {
+		if s.OutputType == protocol.FP32 {
 			outputBytes *= 2
 		}
 		require.Equal(t, Region{slab.YOff, rows * outputBytes}, slab.Y())
@@ -142,9 +144,9 @@ func TestRegionsAreDisjoint(t *testing.T) {
 			{0, HeaderBytes}, {slab.LayoutOff, slab.LocalExperts * ranks * 8}, {slab.SrcInfoOff, rows * 4},
 			{slab.RowsOff, rows * slab.RowBytes}, {slab.YOff, rows * outputBytes},
 		}
-		if s.FP8 {
-			bytes := rows * s.Hidden / QuantBlock * 4
-			if s.UE8M0 {
+		if s.RowType.IsFP8() {
+			bytes := rows * s.Hidden / protocol.QuantBlock * 4
+			if s.RowType == protocol.FP8UE8M0 {
 				bytes /= 4
 			}
 			require.Equal(t, Region{slab.ScalesOff, bytes}, slab.Scales())
@@ -186,12 +188,12 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 	}
 	take(RowOrder())
 	take(RowOrderMembers())
-	for l := range MaxLocalExperts {
+	for l := range protocol.MaxLocalExperts {
 		take(Counter(l))
 	}
-	require.LessOrEqual(t, Counter(MaxLocalExperts-1)+8, int64(HeaderBytes))
+	require.LessOrEqual(t, Counter(protocol.MaxLocalExperts-1)+8, int64(HeaderBytes))
 	clear(seen)
-	for j := range MaxSlots {
+	for j := range protocol.MaxSlotsCPU {
 		take(Open(j))
 		take(YReady(j))
 	}
@@ -199,7 +201,7 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 	take(Beat())
 	take(Since())
 	take(Quiesced())
-	require.LessOrEqual(t, Quiesced()+LineBytes, Record())
+	require.LessOrEqual(t, Quiesced()+protocol.LineBytes, Record())
 	require.Equal(t, int64(ControlBytes), Record()+RecordBytes)
 }
 
@@ -210,15 +212,15 @@ func TestSizeHint(t *testing.T) {
 	slab, err := Of(s)
 	require.NoError(t, err)
 	require.Equal(t, slab.SizeBytes, SlabBytes(hint, 2))
-	s.FP8 = true
+	s.RowType = protocol.FP8
 	slab, err = Of(s)
 	require.NoError(t, err)
 	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(hint, 2), "the hint serves both dtypes")
-	s.UE8M0 = true
+	s.RowType = protocol.FP8UE8M0
 	again, err := SizeHint(s, 2)
 	require.NoError(t, err)
 	require.Equal(t, hint, again)
-	s.FP32Outputs = true
+	s.OutputType = protocol.FP32
 	slab, err = Of(s)
 	require.NoError(t, err)
 	require.Greater(t, slab.SizeBytes, SlabBytes(hint, 2))
@@ -231,21 +233,21 @@ func TestSizeHint(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for _, op := range []uint64{0, 1, 1 << 20, 1<<48 - 2} {
-		w := Counted(op, 3, true)
-		require.True(t, IsFor(w, op))
-		require.False(t, IsFor(w, op+1))
-		require.Equal(t, 3, Combines(w))
-		require.True(t, IsLast(w))
-		require.False(t, IsLast(Counted(op, MaxCombines, false)))
-		require.Equal(t, MaxCombines, Combines(Counted(op, MaxCombines, false)))
-		require.Equal(t, 1023, Detail(Word(op, 1023)))
-		require.True(t, op == 0 || IsPast(w, op-1))
+		w := protocol.Counted(op, 3, true)
+		require.True(t, protocol.IsFor(w, op))
+		require.False(t, protocol.IsFor(w, op+1))
+		require.Equal(t, 3, protocol.Combines(w))
+		require.True(t, protocol.IsLast(w))
+		require.False(t, protocol.IsLast(protocol.Counted(op, protocol.MaxCombines, false)))
+		require.Equal(t, protocol.MaxCombines, protocol.Combines(protocol.Counted(op, protocol.MaxCombines, false)))
+		require.Equal(t, 1023, protocol.DetailOf(protocol.Word(op, 1023)))
+		require.True(t, op == 0 || protocol.IsPast(w, op-1))
 	}
-	require.False(t, IsFor(0, 0), "a zero word is no operation")
+	require.False(t, protocol.IsFor(0, 0), "a zero word is no operation")
 }
 
 func TestWidths(t *testing.T) {
-	extra := [NumExtras]int{3, 0, 5, MaxExtraBytes}
+	extra := [protocol.NumExtras]int{3, 0, 5, protocol.MaxExtraBytes}
 	require.Equal(t, [NumColumns]int64{64, 32, 3, 0, 5, 65535}, Widths(true, 8, extra))
 	require.Equal(t, [NumColumns]int64{0, 0, 3, 0, 5, 65535}, Widths(false, 8, extra))
 }

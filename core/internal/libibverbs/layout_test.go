@@ -39,7 +39,6 @@ var mirrors = []struct {
 	{"struct ibv_context", ContextHead{}, true},
 	{"struct ibv_qp", QPHead{}, true},
 	{"struct ibv_mr", MRBody{}, false},
-	{"struct ibv_cq", CQHead{}, true},
 	{"struct ibv_comp_channel", CompChannelBody{}, false},
 	{"struct ibv_srq_init_attr", SRQInitAttr{}, false},
 	{"struct ibv_qp_init_attr_ex", QPInitAttrEx{}, false},

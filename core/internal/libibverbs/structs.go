@@ -251,14 +251,6 @@ type MRBody struct {
 	_      uint32
 }
 
-// CQHead is the beginning of struct ibv_cq.
-type CQHead struct {
-	_      structs.HostLayout
-	_      [3]uintptr
-	Handle uint32 `c:"handle"`
-	CQE    int32  `c:"cqe"`
-}
-
 // CompChannelBody is struct ibv_comp_channel.
 type CompChannelBody struct {
 	_       structs.HostLayout

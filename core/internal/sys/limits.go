@@ -32,15 +32,6 @@ func MemlockLimitBytes() (uint64, error) {
 	return lim.Cur, wrap("getrlimit", err)
 }
 
-// NumCPUs is the number of processors that this process may run on now.
-func NumCPUs() (int, error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return 0, wrap("sched_getaffinity", err)
-	}
-	return set.Count(), nil
-}
-
 // CPUs are the processors that this process may run on now.
 func CPUs() ([]int, error) {
 	var set unix.CPUSet

@@ -2,9 +2,7 @@ package testenv
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -55,32 +53,14 @@ func RunMutations(t *testing.T, list []Mutation) {
 
 // edited is the file with the mistake, or else what is wrong with the edit.
 func (m *Mutation) edited() (text []byte, wrong string) {
-	text, err := os.ReadFile(m.File)
-	if err != nil {
-		return nil, err.Error()
-	}
-	n := bytes.Count(text, []byte(m.From))
-	switch {
-	case n == 0:
-		return nil, "the edit does not apply any more: " + m.File + " has no " + m.From
-	case n > 1:
-		return nil, "the edit is not one: " + m.File + " has more than one " + m.From
-	case m.From == m.To:
-		return nil, "the edit changes nothing"
-	}
-	return bytes.Replace(text, []byte(m.From), []byte(m.To), 1), ""
+	files, wrong := edited([]Edit{{m.File, m.From, m.To}})
+	return files[m.File], wrong
 }
 
 // mustBeNoticed runs the tests with the mistake.
 func (m *Mutation) mustBeNoticed(t testing.TB, text []byte) {
 	t.Helper()
-	if _, err := exec.LookPath("go"); err != nil {
-		Lacking(t, "go", err.Error())
-	}
-	args := append([]string{"test", "-overlay", m.overlay(t, text), "-count=1", "-vet=off"}, m.Args...)
-	cmd := exec.Command("go", append(args, ".")...)
-	cmd.Env = append(append(os.Environ(), mutated+"=1"), m.Env...)
-	out, err := cmd.CombinedOutput()
+	out, err := testEdited(t, map[string][]byte{m.File: text}, m.Args, append(m.Env, mutated+"=1"))
 	if err == nil {
 		t.Fatal("nobody has noticed")
 	}
@@ -105,20 +85,4 @@ func (m *Mutation) noticed(out []byte) bool {
 func afterFirst(text, mark string) string {
 	_, rest, _ := strings.Cut(text, mark)
 	return rest
-}
-
-// overlay makes the file that tells the go command to read one file of the
-// package from elsewhere.
-func (m *Mutation) overlay(t testing.TB, text []byte) string {
-	t.Helper()
-	path, err := filepath.Abs(m.File)
-	dir := t.TempDir()
-	edited, list := filepath.Join(dir, filepath.Base(m.File)), filepath.Join(dir, "overlay.json")
-	replace, _ := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
-	for _, err := range []error{err, os.WriteFile(edited, text, 0o600), os.WriteFile(list, replace, 0o600)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return list
 }

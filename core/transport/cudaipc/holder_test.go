@@ -104,7 +104,7 @@ func TestConnectionIsNotTheProcess(t *testing.T) {
 // memory holds nothing.
 func TestLateAnswer(t *testing.T) {
 	c := &memDesc{ways: byIPC, socket: freshName()}
-	d := &listener{nonce: c.nonce}
+	d := listenerOf(c.nonce, nil)
 	var err error
 	d.socket, err = sys.ListenAbstract(c.socket, 1)
 	require.NoError(t, err)
@@ -114,9 +114,10 @@ func TestLateAnswer(t *testing.T) {
 	_, _, err = visit(c, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
 	require.ErrorIs(t, err, ErrStopped)
 	d.admit()
-	require.Len(t, d.pending, 1)
-	d.answer([]int{2})
-	require.Empty(t, d.pending)
+	pending := d.pending.All()
+	require.Len(t, pending, 1)
+	d.answer(pending, []int{2})
+	require.Empty(t, d.pending.All())
 	require.Empty(t, d.pids())
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -22,16 +23,10 @@ type listener struct {
 	stop    *sys.FD
 	closed  chan struct{} // no process comes in any more
 	closing sync.Once
-	pending []pendingConn
+	pending accept.Pending[*sys.FD]
 
 	mu      sync.Mutex // guards holders, which the goroutine alone changes
 	holders []holder
-}
-
-// pendingConn is a connection that has not asked yet.
-type pendingConn struct {
-	conn  *sys.FD
-	until time.Time
 }
 
 // The listener holds so many pending connections, each for so long; the oldest goes first.
@@ -46,9 +41,16 @@ const (
 	messageBytes = 4 + nonceBytes
 )
 
+func listenerOf(nonce [nonceBytes]byte, fd *sys.FD) *listener {
+	return &listener{
+		nonce: nonce, fd: fd, closed: make(chan struct{}),
+		pending: accept.NewPending(maxPending, pendingTimeout, func(conn *sys.FD) { sys.CloseAll(conn) }),
+	}
+}
+
 // openListener owns fd, also when it fails.
 func openListener(name string, nonce [nonceBytes]byte, fd *sys.FD) (*listener, error) {
-	d := &listener{nonce: nonce, fd: fd, closed: make(chan struct{})}
+	d := listenerOf(nonce, fd)
 	var err error
 	if d.stop, err = sys.NewEvent(); err == nil {
 		d.socket, err = sys.ListenAbstract(name, maxPending)
@@ -75,10 +77,7 @@ func (d *listener) close() {
 
 // stopListening ends all that only pending connections need. Of the goroutine; idempotent.
 func (d *listener) stopListening() {
-	for _, v := range d.pending {
-		sys.CloseAll(v.conn)
-	}
-	d.pending = nil
+	d.pending.Close()
 	sys.CloseAll(d.socket, d.fd)
 	select {
 	case <-d.closed:
@@ -90,13 +89,11 @@ func (d *listener) stopListening() {
 // serve ends when the listener is to be closed.
 func (d *listener) serve() {
 	for {
-		fds := []*sys.FD{d.stop, d.socket}
-		until := time.Now().Add(time.Hour)
-		for _, v := range d.pending {
-			fds = append(fds, v.conn)
-			if v.until.Before(until) {
-				until = v.until
-			}
+		pending := d.pending.All() // the listener's, which have not asked yet
+		fds := append([]*sys.FD{d.stop, d.socket}, pending...)
+		until := d.pending.Next()
+		if until.IsZero() {
+			until = time.Now().Add(time.Hour)
 		}
 		ready, err := sys.WaitReadable(d.withHolders(fds), until)
 		if err != nil && !errors.Is(err, sys.ErrTimeout) {
@@ -107,7 +104,7 @@ func (d *listener) serve() {
 			return
 		}
 		d.forget(ready, len(fds))
-		d.answer(ready)
+		d.answer(pending, ready)
 		if slices.Contains(ready, 1) {
 			d.admit()
 		}
@@ -116,41 +113,31 @@ func (d *listener) serve() {
 
 // answer serves the pending connections that have asked, and sends away those that take
 // too long.
-func (d *listener) answer(ready []int) {
-	now := time.Now()
-	stay := d.pending[:0]
-	for i, v := range d.pending {
-		switch {
-		case slices.Contains(ready, i+2):
-			if d.hand(v.conn) {
-				continue
-			}
-		case now.Before(v.until):
-			stay = append(stay, v)
+func (d *listener) answer(pending []*sys.FD, ready []int) {
+	for _, i := range ready {
+		if i < 2 || i-2 >= len(pending) {
 			continue
 		}
-		sys.CloseAll(v.conn)
+		conn := pending[i-2]
+		d.pending.Remove(conn)
+		if !d.hand(conn) {
+			sys.CloseAll(conn)
+		}
 	}
-	d.pending = stay
+	d.pending.Expire(time.Now())
 }
 
 func (d *listener) admit() {
-	conn, err := sys.Accept(d.socket)
-	if err != nil {
-		if !errors.Is(err, sys.ErrAgain) { // as with no descriptor left, when the process stays in the queue
-			d.rest()
+	err := accept.Take(d.socket, func(conn *sys.FD) {
+		if checkUser(conn) != nil {
+			sys.CloseAll(conn)
+			return
 		}
-		return
+		d.pending.Add(conn)
+	})
+	if err != nil { // as with no descriptor left, when the process stays in the queue
+		d.rest()
 	}
-	if checkUser(conn) != nil {
-		sys.CloseAll(conn)
-		return
-	}
-	if len(d.pending) == maxPending {
-		sys.CloseAll(d.pending[0].conn)
-		d.pending = slices.Delete(d.pending, 0, 1)
-	}
-	d.pending = append(d.pending, pendingConn{conn: conn, until: time.Now().Add(pendingTimeout)})
 }
 
 // rest keeps serve from asking without end for what it cannot get.

@@ -45,12 +45,11 @@ type agreement struct {
 	ballots, agreed uint64 // begun by this rank; sets adopted: for callers that count
 }
 
-// rules are the times of an agreement, and what tests break.
+// rules are the times of an agreement.
 type rules struct {
-	bound  time.Duration // unresponsive after so long
-	retry  time.Duration // a proposal that got no quorum is tried again
-	lapse  time.Duration // a want lapses when it is not repeated
-	mutant mutant
+	bound time.Duration // unresponsive after so long
+	retry time.Duration // a proposal that got no quorum is tried again
+	lapse time.Duration // a want lapses when it is not repeated
 }
 
 // The slower bounds, in multiples of rules.bound.
@@ -58,21 +57,6 @@ const (
 	pairBounds  = 2 // two ranks that do not hear each other, while others hear both
 	fenceBounds = 2 // a rank that wants a change and cannot get one leaves
 	stuckBounds = 8 // the same, where there seems to be a quorum
-)
-
-// mutant names a rule that a test leaves out.
-type mutant int
-
-const (
-	noMutant         mutant = iota
-	decideAlone             // a proposer needs no vote of another rank
-	anyHalf                 // two halves may both go on
-	forgetPromise           // an acceptor takes older ballots
-	forgetAccepted          // a proposer ignores what was accepted before
-	deadByHearsay           // voters need not know the dead themselves
-	believeSuspicion        // voters do not contradict a lone suspicion
-	neverFence              // a side without a quorum goes on
-	numMutants
 )
 
 // ballot is a Paxos proposal's number: round, then rank. 0: none.
@@ -235,7 +219,7 @@ func (c *agreement) tick(now time.Time) {
 
 // despair takes this rank out when the change that it needs cannot come.
 func (c *agreement) despair(now time.Time) {
-	if c.want.removals.Empty() || c.rules.mutant == neverFence {
+	if c.want.removals.Empty() {
 		return
 	}
 	waited := now.Sub(c.need.since)
@@ -298,10 +282,10 @@ func (c *agreement) quorum(voters, gone rankset.Set) bool {
 	switch {
 	case n == 0:
 		return false
-	case c.rules.mutant == decideAlone, 2*n > all, c.set.Minus(voters.Or(gone)).Empty():
+	case 2*n > all, c.set.Minus(voters.Or(gone)).Empty():
 		return true
 	case 2*n == all:
-		return voters.Has(c.set.Min()) || c.rules.mutant == anyHalf
+		return voters.Has(c.set.Min())
 	}
 	return false
 }

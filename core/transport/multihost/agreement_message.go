@@ -189,7 +189,7 @@ func (c *agreement) answerLate(m *agreementMessage) {
 
 // vote answers a proposer, or not.
 func (c *agreement) vote(m *agreementMessage) (answer agreementMessage, yes bool) {
-	if m.ballot < c.promised && c.rules.mutant != forgetPromise {
+	if m.ballot < c.promised {
 		return agreementMessage{}, false
 	}
 	if c.contradicts(m) {
@@ -213,7 +213,7 @@ func (c *agreement) vote(m *agreementMessage) (answer agreementMessage, yes bool
 // contradicts reports that this rank hears a rank that the proposer calls unresponsive or
 // dead. It does not contradict what may have been agreed on before.
 func (c *agreement) contradicts(m *agreementMessage) bool {
-	if m.inherited || c.rules.mutant == believeSuspicion {
+	if m.inherited {
 		return false
 	}
 	return !m.set.Minus(m.value).Minus(m.blamed).Minus(c.gone.Or(c.unresponsive)).Empty()

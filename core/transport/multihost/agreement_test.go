@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // world plays the agreements of a group on a clock of its own: streams between
@@ -53,13 +52,12 @@ const (
 
 var testRules = rules{bound: 100 * time.Millisecond, retry: 15 * time.Millisecond, lapse: 60 * time.Millisecond}
 
-func newWorld(seed uint64, ranks int, m mutant) *world {
+func newWorld(seed uint64, ranks int) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0),
 		cut: map[[2]int]bool{}, pipes: map[[2]int][]parcel{},
 	}
 	r := testRules
-	r.mutant = m
 	for i := range ranks {
 		w.ranks = append(w.ranks, &player{agreement: newAgreement(i, rankset.Upto(ranks), r, w.now), ticked: w.now, waits: rankset.Upto(ranks)})
 	}
@@ -245,9 +243,9 @@ func (w *world) broken() string {
 }
 
 // chaos plays one seed and says what broke.
-func chaos(seed uint64, m mutant) (w *world, broken string) {
+func chaos(seed uint64) (w *world, broken string) {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	w = newWorld(seed, 2+rng.IntN(5), m)
+	w = newWorld(seed, 2+rng.IntN(5))
 	for range 1 + rng.IntN(6) {
 		w.misfortune(seed%4 != 0)
 		w.run(time.Duration(rng.IntN(250)) * time.Millisecond)
@@ -280,7 +278,7 @@ func seeds(t testing.TB, n uint64) (from, to uint64) {
 func TestAgreement(t *testing.T) {
 	from, to := seeds(t, 300)
 	for seed := from; seed < to; seed++ {
-		w, broken := chaos(seed, noMutant)
+		w, broken := chaos(seed)
 		if broken != "" {
 			for _, line := range w.history {
 				t.Log(line)
@@ -290,41 +288,12 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// TestAgreementMutants: the checks can fail, for every rule that is left out.
-func TestAgreementMutants(t *testing.T) {
-	testenv.InAll(t)
-	if raceEnabled {
-		t.Skip("one goroutine only, and slow under the race detector")
-	}
-	for m := noMutant + 1; m < numMutants; m++ {
-		if m == believeSuspicion {
-			continue // TestLoneSuspicion has it
-		}
-		t.Run(fmt.Sprint(m), func(t *testing.T) {
-			for seed := range uint64(40000) {
-				if anarchy(seed, m) {
-					t.Logf("anarchy, seed %d", seed)
-					return
-				}
-				if seed%100 != 0 {
-					continue
-				}
-				if _, broken := chaos(seed/100, m); broken != "" {
-					t.Logf("seed %d: %s", seed/100, broken)
-					return
-				}
-			}
-			t.Fatal("nothing broke")
-		})
-	}
-}
-
 // TestKilled: with no cut, every rank that is alive stays in, however many die at once,
 // in a few milliseconds.
 func TestKilled(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for dead := uint64(1); dead < 1<<n-1; dead++ {
-			w := newWorld(dead, n, noMutant)
+			w := newWorld(dead, n)
 			w.run(50 * time.Millisecond)
 			for i := range n {
 				if dead>>i&1 == 1 {
@@ -350,7 +319,7 @@ func TestCut(t *testing.T) {
 	}
 	for n := 2; n <= most; n++ {
 		for word := uint64(1); word < 1<<n-1; word += 2 { // rank 0 is in it
-			w, side := newWorld(word, n, noMutant), rankset.FromWord(word)
+			w, side := newWorld(word, n), rankset.FromWord(word)
 			w.run(50 * time.Millisecond)
 			all := rankset.Upto(n)
 			w.setCut(side, all.Minus(side), true)
@@ -372,7 +341,7 @@ func TestCut(t *testing.T) {
 // TestDespair: a rank that leaves for want of a quorum says which ranks it missed; one
 // that goes on, or is taken out by others, has nothing to say.
 func TestDespair(t *testing.T) {
-	w := newWorld(1, 4, noMutant)
+	w := newWorld(1, 4)
 	w.run(50 * time.Millisecond)
 	w.setCut(rankset.Of(0, 1), rankset.Of(2, 3), true)
 	w.run(2 * time.Second)
@@ -412,7 +381,7 @@ func TestDespairTogether(t *testing.T) {
 	for n := 2; n <= 8; n++ {
 		all := rankset.Upto(n)
 		here := rankset.Upto((n + 1) / 2)
-		w := newWorld(uint64(n), n, noMutant)
+		w := newWorld(uint64(n), n)
 		for i, p := range w.ranks {
 			p.ticked = w.now.Add(4 * time.Duration(i) * time.Millisecond) // or all would leave in one moment
 		}
@@ -455,15 +424,14 @@ func TestNeedEnds(t *testing.T) {
 // TestLoneSuspicion: a rank that does not hear another one for a while, or hears none
 // because it was stopped itself, takes no rank out.
 func TestLoneSuspicion(t *testing.T) {
-	require.Empty(t, loneSuspicion(noMutant))
-	require.NotEmpty(t, loneSuspicion(believeSuspicion))
+	require.Empty(t, loneSuspicion())
 }
 
-func loneSuspicion(m mutant) (broken string) {
+func loneSuspicion() (broken string) {
 	for n := 3; n <= 5; n++ {
 		for a := range n {
 			for b := range n {
-				w := newWorld(uint64(a*10+b), n, m)
+				w := newWorld(uint64(a*10+b), n)
 				w.run(50 * time.Millisecond)
 				all := rankset.Upto(n)
 				if a == b {
@@ -489,7 +457,7 @@ func loneSuspicion(m mutant) (broken string) {
 func TestPair(t *testing.T) {
 	for a := range 4 {
 		for b := range a {
-			w := newWorld(uint64(a*10+b), 4, noMutant)
+			w := newWorld(uint64(a*10+b), 4)
 			w.run(50 * time.Millisecond)
 			w.setCut(rankset.Of(a), rankset.Of(b), true)
 			w.run(2 * time.Second)
@@ -505,7 +473,7 @@ func TestBlamed(t *testing.T) {
 			if by == target {
 				continue
 			}
-			w := newWorld(1, 3, noMutant)
+			w := newWorld(1, 3)
 			w.run(30 * time.Millisecond)
 			w.ranks[by].seen, w.ranks[by].blames = rankset.Upto(3), rankset.Of(target)
 			w.run(60 * time.Millisecond)

@@ -12,10 +12,10 @@ import (
 // the seed. Ranks believe at random which ranks are unresponsive, want at random some to
 // be out, and die; every stream keeps its order and nothing else does. What must hold
 // then is safety alone: that agreed sets form a chain.
-func anarchy(seed uint64, m mutant) (broken bool) {
+func anarchy(seed uint64) (broken bool) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	n := 3 + rng.IntN(3)
-	w := newWorld(seed, n, m)
+	w := newWorld(seed, n)
 	for _, p := range w.ranks {
 		p.rules.bound = time.Hour
 		p.rules.lapse = time.Hour
@@ -77,7 +77,7 @@ func (w *world) letIn(rng *rand.Rand, from, to int) {
 func TestAnarchy(t *testing.T) {
 	from, to := seeds(t, 5000)
 	for seed := from; seed < to; seed++ {
-		if anarchy(seed, noMutant) {
+		if anarchy(seed) {
 			t.Fatalf("MOEWIRE_TEST_SEED=%d: two sets of which neither has the other were agreed on", seed)
 		}
 	}

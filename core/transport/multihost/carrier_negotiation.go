@@ -26,15 +26,19 @@ func (g *remoteRendezvous) makeLinks() error {
 	if err != nil {
 		return err
 	}
-	g.notify(remote, kindCarriers, []byte(strings.Join(names, ",")))
+	for rank := range remote.All() {
+		g.own[rank] = g.carriers.without(rank, g.v.participants.infos[rank].Shm.Identity, names)
+		g.notify(rankset.Of(rank), kindCarriers, []byte(strings.Join(g.own[rank], ",")))
+	}
 	err = g.awaitEach(remote, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
 	for missing := remote; !missing.Empty() && err == nil; {
-		missing, err = g.makeSome(missing, names)
+		missing, err = g.makeSome(missing)
 	}
 	if err != nil {
 		return err
 	}
 	for rank := range remote.All() {
+		g.carriers.latchPair(rank, g.v.participants.infos[rank].Shm.Identity, g.useless[rank], g.reasons[rank])
 		g.explain(rank, failed)
 	}
 	return nil
@@ -42,10 +46,10 @@ func (g *remoteRendezvous) makeLinks() error {
 
 // makeSome makes links over the next carriers and returns the ranks that they
 // do not reach.
-func (g *remoteRendezvous) makeSome(ranks rankset.Set, names []string) (missing rankset.Set, err error) {
+func (g *remoteRendezvous) makeSome(ranks rankset.Set) (missing rankset.Set, err error) {
 	var mine [rankset.MaxRanks]error // why this side has no link
 	for rank := range ranks.All() {
-		if mine[rank], err = g.makeLink(rank, names); err != nil {
+		if mine[rank], err = g.makeLink(rank); err != nil {
 			return rankset.Set{}, err
 		}
 	}
@@ -53,7 +57,7 @@ func (g *remoteRendezvous) makeSome(ranks rankset.Set, names []string) (missing 
 	if err != nil {
 		return rankset.Set{}, err
 	}
-	both, err := g.connectLinks(ranks, names, &mine)
+	both, err := g.connectLinks(ranks, &mine)
 	if err != nil {
 		return rankset.Set{}, err
 	}
@@ -62,12 +66,12 @@ func (g *remoteRendezvous) makeSome(ranks rankset.Set, names []string) (missing 
 		return rankset.Set{}, err
 	}
 	g.linked = g.linked.Minus(ranks)
-	return g.tryLinks(ranks, both, names, &mine)
+	return g.tryLinks(ranks, both, &mine)
 }
 
 // connectLinks connects the links of which both sides have their end, and returns the
 // ranks with a link that is connected here.
-func (g *remoteRendezvous) connectLinks(ranks rankset.Set, names []string, mine *[rankset.MaxRanks]error) (up rankset.Set, err error) {
+func (g *remoteRendezvous) connectLinks(ranks rankset.Set, mine *[rankset.MaxRanks]error) (up rankset.Set, err error) {
 	for rank := range ranks.All() {
 		if mine[rank] == nil && len(g.offers[rank]) > 0 {
 			up = up.With(rank)
@@ -75,7 +79,7 @@ func (g *remoteRendezvous) connectLinks(ranks rankset.Set, names []string, mine 
 	}
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		err := l.Connect(g.offers[rank], g.until)
-		if err == nil || !g.replaceable(rank, names, err) {
+		if err == nil || !g.replaceable(rank, err) {
 			return err
 		}
 		mine[rank] = err
@@ -92,7 +96,7 @@ func (g *remoteRendezvous) connectLinks(ranks rankset.Set, names []string, mine 
 
 // tryLinks finds out on which links bytes arrive, in both directions: the two sides of
 // each come to the same result. It gives up a link that does not work.
-func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, names []string, mine *[rankset.MaxRanks]error) (missing rankset.Set, err error) {
+func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, mine *[rankset.MaxRanks]error) (missing rankset.Set, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
 		return nil
@@ -112,7 +116,7 @@ func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, names []string, mine 
 			continue
 		}
 		missing = missing.With(rank)
-		if err := g.giveUp(rank, g.common(rank, names), mine[rank], theirs); err != nil {
+		if err := g.giveUp(rank, g.common(rank), mine[rank], theirs); err != nil {
 			return rankset.Set{}, err
 		}
 	}
@@ -149,18 +153,18 @@ func (g *remoteRendezvous) giveUp(rank int, carrier string, mine error, theirs s
 
 // makeLink makes this side's end over the pair's next carrier, and offers it. An
 // end that cannot be made is an empty offer while there is another carrier.
-func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) {
-	name := g.common(rank, names)
+func (g *remoteRendezvous) makeLink(rank int) (mine, err error) {
+	name := g.common(rank)
 	switch {
 	case name == "" && g.useless[rank] != nil:
 		return nil, fmt.Errorf("rank %d cannot be reached: %s", rank, strings.Join(g.reasons[rank], "; "))
 	case name == "":
-		return nil, fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
+		return nil, fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], g.own[rank], transport.ErrMismatch)
 	}
 	poller := g.carriers.poller(name)
 	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
 	switch {
-	case err != nil && g.replaceable(rank, names, err):
+	case err != nil && g.replaceable(rank, err):
 		g.notify(rankset.Of(rank), kindOffer, nil)
 		return err, nil
 	case err != nil:
@@ -174,8 +178,8 @@ func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) 
 
 // common is the carrier that is next for a pair: the same on both sides. "" if none is
 // left.
-func (g *remoteRendezvous) common(rank int, names []string, besides ...string) string {
-	lower, higher := names, g.names[rank]
+func (g *remoteRendezvous) common(rank int, besides ...string) string {
+	lower, higher := g.own[rank], g.names[rank]
 	if rank < g.v.participants.self {
 		lower, higher = higher, lower
 	}
@@ -184,13 +188,13 @@ func (g *remoteRendezvous) common(rank int, names []string, besides ...string) s
 
 // replaceable says whether an error speaks against the pair's carrier alone, and
 // another is left. Where ranks disagree, and where time is over, none would help.
-func (g *remoteRendezvous) replaceable(rank int, names []string, err error) bool {
+func (g *remoteRendezvous) replaceable(rank int, err error) bool {
 	for _, final := range [...]error{transport.ErrMismatch, transport.ErrMetadata, os.ErrDeadlineExceeded} {
 		if errors.Is(err, final) {
 			return false
 		}
 	}
-	return g.common(rank, names, g.common(rank, names)) != ""
+	return g.common(rank, g.common(rank)) != ""
 }
 
 func without(names, useless []string) []string {
@@ -201,9 +205,11 @@ func without(names, useless []string) []string {
 func (g *remoteRendezvous) explain(rank int, failed string) {
 	p := &g.v.paths[rank]
 	p.Carrier, p.Device = g.links[rank].Carrier()
+	before, reasons := g.carriers.fallback(rank)
+	p.FellBack = before || g.own[rank][0] != p.Carrier || g.names[rank][0] != p.Carrier
 	switch {
-	case g.reasons[rank] != nil:
-		p.Why += "; " + strings.Join(g.reasons[rank], "; ")
+	case reasons != "":
+		p.Why += "; " + reasons
 	case failed != "":
 		p.Why += "; " + failed
 	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:

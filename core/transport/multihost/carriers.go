@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 )
 
@@ -21,6 +22,49 @@ type carriers struct {
 	pollers []*link.Poller // by preference
 	failed  []string       // which do not work, and why
 	latched int            // so many of the pollers have failed since and are left out
+	fallen  [rankset.MaxRanks]fallen
+}
+
+// identity names the process and memory behind a rank.
+type identity = [16]byte
+
+// fallen is what a pair has found useless. It stays so while the remote rank has the same
+// process, so that no link changes its carrier to and fro.
+type fallen struct {
+	with  identity
+	names []string
+	why   []string
+}
+
+// without leaves the carriers out that were useless with a rank, but never all.
+func (c *carriers) without(rank int, id identity, names []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := &c.fallen[rank]
+	if f.with != id {
+		*f = fallen{with: id}
+	}
+	if left := without(names, f.names); len(left) > 0 {
+		return left
+	}
+	return names
+}
+
+// latchPair keeps what a rendezvous has found useless with a rank.
+func (c *carriers) latchPair(rank int, id identity, useless, why []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := &c.fallen[rank]; f.with == id {
+		f.names, f.why = append(f.names, useless...), append(f.why, why...)
+	}
+}
+
+// fallback reports whether a carrier is left out for a rank, and why for it alone.
+func (c *carriers) fallback(rank int) (fell bool, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := &c.fallen[rank]
+	return c.latched > 0 || len(f.names) > 0, strings.Join(f.why, "; ")
 }
 
 // open tries what the setting allows. Auto falls back: a carrier that does not work is

@@ -113,18 +113,6 @@ func (c *Change) forget() {
 // Present are the ranks that have come.
 func (c *Change) Present() rankset.Set { return c.participants.present }
 
-// Fresh are the ranks that have another process than at the last rendezvous, or
-// another domain of the same process.
-func (c *Change) Fresh() (ranks rankset.Set) {
-	before := c.d.now.Load().participants
-	for r := range c.participants.present.Without(c.participants.self).All() {
-		if !c.participants.sameProcess(before, r) {
-			ranks = ranks.With(r)
-		}
-	}
-	return ranks
-}
-
 // Commit makes the ranks of the rendezvous those of the domain, as
 // shm.Change.Commit does. No call of Remote may run meanwhile. The members word
 // is left as it is.

@@ -26,16 +26,6 @@ const (
 	numSettings
 )
 
-// ParseSetting reads "auto", "shm", "tcp" or "rdma".
-func ParseSetting(s string) (Setting, error) {
-	for i := range numSettings {
-		if i.String() == s {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("transport is %q, allowed auto, shm, tcp, rdma", s)
-}
-
 func (s Setting) String() string {
 	if s < numSettings {
 		return [...]string{"auto", "shm", "tcp", "rdma"}[s]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/sweep"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -23,6 +24,8 @@ type Domain struct {
 	remote    *remoteRanks
 	totals    totals
 	drain     time.Duration // drainFor, but in tests
+	sweeping  sync.Mutex    // one sweep at a time; never taken with mu
+	sweeper   *sweep.Sweeper
 	now       atomic.Pointer[rendezvousResult]
 	hadRemote atomic.Bool // the group has had remote ranks
 
@@ -57,6 +60,7 @@ func newDomain(cfg Config, local transport.Domain) *Domain {
 	d.carriers = &carriers{cfg: &d.cfg, ring: func() { local.Wake(local.Rank()) }}
 	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
 	d.remote = &remoteRanks{Set: d.links, d: d}
+	d.sweeper = sweep.New("multihost sweep", sweepEvery, func() bool { return d.sweep() == 0 })
 	return d
 }
 
@@ -74,8 +78,8 @@ func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, [
 	if r.remote().Empty() {
 		return nil, nil, nil
 	}
-	if err := d.sweep(); err != nil {
-		return nil, nil, err
+	if n := d.sweep(); n >= maxLeftovers {
+		return nil, nil, fmt.Errorf("links of %d earlier rendezvous still have outstanding completions, at most %d may: a device does not end what it was given", n, maxLeftovers-1)
 	}
 	v := newView(&d.cfg, d.local, r)
 	v.totals = &d.totals
@@ -163,8 +167,8 @@ func (d *Domain) retire(m *rendezvousResult) {
 	safego.Go("multihost drain", func() { defer d.draining.Done(); d.keep(m.view, m.links) }, nil)
 }
 
-// keep closes what a rendezvous has made, and remembers what does not end in time:
-// for the next rendezvous, and for Close.
+// keep closes what a rendezvous has made, and remembers what does not end in time: for
+// the sweeper, the next rendezvous and Close.
 func (d *Domain) keep(v *view, links []*link.Link) {
 	d.keepFor(v, links, d.drain)
 }
@@ -176,15 +180,21 @@ func (d *Domain) keepFor(v *view, links []*link.Link, most time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.leftover = append(d.leftover, leftover{v, links})
+	d.sweeper.Begin()
 }
 
 // maxLeftovers bounds the rendezvous with links that stay because they do not come to
-// rest: each holds rings of memory that a device may still use.
-const maxLeftovers = 4
+// rest: each holds rings of memory that a device may still use. The next rendezvous may
+// be far away, and each holds queue pairs, so all are looked at every sweepEvery.
+const (
+	maxLeftovers = 4
+	sweepEvery   = 5 * time.Second
+)
 
-// sweep closes what has come to rest since it was kept. The error says that too much has
-// not come to rest for a further rendezvous.
-func (d *Domain) sweep() error {
+// sweep closes what has come to rest since it was kept, and returns how much has not.
+func (d *Domain) sweep() int {
+	d.sweeping.Lock()
+	defer d.sweeping.Unlock()
 	d.mu.Lock()
 	rest := d.leftover
 	d.leftover = nil
@@ -194,10 +204,7 @@ func (d *Domain) sweep() error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if n := len(d.leftover); n >= maxLeftovers {
-		return fmt.Errorf("links of %d earlier rendezvous still have outstanding completions, at most %d may: a device does not end what it was given", n, maxLeftovers-1)
-	}
-	return nil
+	return len(d.leftover)
 }
 
 // Rank is this rank's number.
@@ -311,18 +318,6 @@ func (f *remoteRanks) WordAge() time.Duration {
 // Paths says how each rank is reached, and why so.
 func (d *Domain) Paths() []Path { return append([]Path(nil), d.now.Load().paths...) }
 
-// LinkStats is what has gone over the link to a remote rank, zeros for others.
-func (d *Domain) LinkStats(rank int) link.Stats {
-	if l := d.links.LinkOf(rank); l != nil {
-		return l.Stats()
-	}
-	return link.Stats{}
-}
-
-// Heartbeat is how old the words of remote ranks may be, at least: a caller that compares
-// two looks at them lets several heartbeats pass in between.
-func (d *Domain) Heartbeat() time.Duration { return d.cfg.Heartbeat }
-
 // GroupID names the part of the group on this host for observers outside of it.
 func (d *Domain) GroupID() uint64 {
 	if g, ok := d.local.(interface{ GroupID() uint64 }); ok {
@@ -360,6 +355,7 @@ func (d *Domain) Close() error {
 		err = m.view.close(d.links.Put(nil), drainFor)
 	}
 	d.draining.Wait()
+	d.sweeper.Stop()
 	for _, l := range d.leftover {
 		err = errors.Join(err, l.view.close(l.links, drainFor))
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -108,6 +110,45 @@ func TestCarrierLeadsNowhere(t *testing.T) {
 			g.exchange("round")
 		})
 	}
+}
+
+// TestPairStaysFallenBack: a pair that fell back keeps its carrier, also when the better
+// one would work again, so that links do not flap; with a fresh process it is tried.
+func TestPairStaysFallenBack(t *testing.T) {
+	var devices [2]*deadEnd
+	g := newTroupe(t, []string{"a", "b"}, func(rank int, c *Config) {
+		withDeadEnd(noArrival)(rank, c)
+		open := c.Carriers[0].Open
+		c.Carriers[0].Open = func(turn int) (transport.Transport, error) {
+			tr, err := open(turn)
+			devices[rank] = tr.(*deadEnd)
+			return tr, err
+		}
+	})
+	expect := func(carrier string) {
+		t.Helper()
+		for r, d := range g.domains {
+			p := d.Paths()[1-r]
+			require.Equal(t, carrier, p.Carrier)
+			require.Equal(t, carrier == "tcp", p.FellBack, "%+v", p)
+			require.Equal(t, carrier == "tcp", strings.Contains(p.Why, errCut.Error()), "%+v", p)
+		}
+	}
+	expect("tcp")
+	devices[0].cut = whole
+	for epoch := uint16(2); epoch < 4; epoch++ {
+		g.meetAgain(epoch)
+		expect("tcp")
+	}
+	require.True(t, membership.Leave(g.domains[1].Members(), 3, 1))
+	require.NoError(t, g.domains[1].Close())
+	g.domains[1] = nil
+	changes, joined, err := g.reconnect(rankset.Of(0), map[int]string{1: "c"})
+	require.NoError(t, err)
+	g.begin(4, changes, joined)
+	devices[0].cut = whole
+	g.exchange("fresh")
+	require.Equal(t, "deadend", g.domains[0].Paths()[1].Carrier)
 }
 
 // TestOnlyCarrierLeadsNowhere: where there is no other one, connecting fails

@@ -85,9 +85,6 @@ func newListener(cfg Config, local *shm.Listener, d *Domain) (*Listener, error) 
 // bytes, without secrets.
 func (l *Listener) Metadata() []byte { return l.info.marshal() }
 
-// Info returns what Metadata encodes.
-func (l *Listener) Info() Info { return l.info }
-
 // Connect joins the group: all[r] is the metadata of rank r, empty for a rank
 // that is absent. It returns when every present rank has everything from every
 // other. What shm.Listener.Connect says holds here, too.

@@ -17,6 +17,8 @@ type Path struct {
 	Device string
 	// Why says why it is this one, in words.
 	Why string
+	// FellBack: one of the two ranks has, or had, a carrier that it prefers.
+	FellBack bool
 }
 
 // participants says which ranks take part in a rendezvous, and which of them are local.

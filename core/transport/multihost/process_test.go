@@ -47,7 +47,7 @@ func runChild(spec string) error {
 	if _, err := fmt.Sscanf(strings.ReplaceAll(spec, ",", " "), "%d %d %s %d", &rank, &ranks, &host, &bound); err != nil {
 		return err
 	}
-	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
+	keys, err := wire.NewKeyring(func() ([]byte, error) { return []byte(os.Getenv(keyVariable)), nil })
 	if err != nil {
 		return err
 	}

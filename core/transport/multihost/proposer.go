@@ -141,8 +141,8 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 		return
 	}
 	t.voters = t.voters.With(m.from)
-	t.gone = t.gone.And(c.known(m))
-	if m.accepted > t.best && c.rules.mutant != forgetAccepted {
+	t.gone = t.gone.And(m.gone)
+	if m.accepted > t.best {
 		t.best, t.value, t.inherited = m.accepted, m.value, true
 	}
 	if !c.quorum(t.voters, t.gone) {
@@ -152,14 +152,6 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 	c.toAll(now, c.message(kindAccept))
 }
 
-// known are the ranks that the sender knows to be gone by itself.
-func (c *agreement) known(m *agreementMessage) rankset.Set {
-	if c.rules.mutant == deadByHearsay {
-		return c.gone
-	}
-	return m.gone
-}
-
 // agree counts an acceptance; with a quorum the next set is agreed on.
 func (c *agreement) agree(now time.Time, m *agreementMessage) {
 	t := &c.turn
@@ -167,7 +159,7 @@ func (c *agreement) agree(now time.Time, m *agreementMessage) {
 		return
 	}
 	t.voters = t.voters.With(m.from)
-	t.gone = t.gone.And(c.known(m))
+	t.gone = t.gone.And(m.gone)
 	if c.quorum(t.voters, t.gone) {
 		before := c.set
 		c.adopt(t.value)

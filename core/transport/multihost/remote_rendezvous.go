@@ -26,7 +26,7 @@ type remoteRendezvous struct {
 	cancel   <-chan struct{}
 
 	up, ready, linked rankset.Set
-	names             [rankset.MaxRanks][]string // of remote ranks
+	own, names        [rankset.MaxRanks][]string // for, and of, each remote rank
 	offers            [rankset.MaxRanks][]byte
 	tried             [rankset.MaxRanks]*string // "": bytes arrive there
 	useless, reasons  [rankset.MaxRanks][]string

@@ -29,14 +29,8 @@ const (
 	mailWords      = 8
 )
 
-// Kinds of descriptors.
-const (
-	kindSend    = 1
-	kindRelease = 2
-	rankShift   = 8
-
-	generationShift = 48 // of a number
-)
+// rankShift is where the rank is in a descriptor's first word, above its kind.
+const rankShift = 8
 
 // MailWords is how many words the mail of so many ranks takes.
 func MailWords(ranks int) int { return mailWords * ranks }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/device/cuda/fifo/fifotest"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -150,7 +151,7 @@ func (h *host) send(n, number uint64, rng *rand.Rand) error {
 	m := h.mail[mailWords*h.peer:]
 	at, size := atomic.LoadUint64(&m[mailLeaseAt]), 1+rng.Uint64N(atomic.LoadUint64(&m[mailLeaseBytes]))
 	fill(h.rings[1][at:at+size], number)
-	return h.push(fifo.Descriptor{What: kindSend | uint64(h.peer)<<rankShift, Bytes: size, Number: h.generation | n})
+	return h.push(fifo.Descriptor{What: protocol.RemoteSend | uint64(h.peer)<<rankShift, Bytes: size, Number: h.generation | n})
 }
 
 // receive takes the n-th message since the proxy was started, and looks at all
@@ -167,7 +168,7 @@ func (h *host) receive(n, number uint64, rng *rand.Rand) error {
 	if got := h.rings[0][at : at+size]; !bytes.Equal(want, got) {
 		return fmt.Errorf("message %d has %d bytes %x, want %d bytes %x", number, len(got), got, len(want), want)
 	}
-	return h.push(fifo.Descriptor{What: kindRelease | uint64(h.peer)<<rankShift, Number: h.generation | n})
+	return h.push(fifo.Descriptor{What: protocol.RemoteRelease | uint64(h.peer)<<rankShift, Number: h.generation | n})
 }
 
 func fill(b []byte, n uint64) {

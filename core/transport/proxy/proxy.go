@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -55,7 +56,7 @@ func (p *Proxy) Start(remote transport.RemotePlaces) (next uint64, err error) {
 		return 0, errRuns
 	}
 	next = p.cfg.Queue.Restart()
-	r := &round{p: p, remote: remote, generation: next >> generationShift << generationShift}
+	r := &round{p: p, remote: remote, generation: next >> protocol.FifoShift << protocol.FifoShift}
 	p.fail(nil)
 	p.stop.Store(false)
 	p.rung.Store(true)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // TestSettle: what was pushed before is posted once it holds, in as many looks as that
@@ -15,7 +16,7 @@ func TestSettle(t *testing.T) {
 	b := newBench(t, 1, 8, 4)
 	_, err := b.step()
 	require.NoError(t, err)
-	b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: b.generation + 1})
+	b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend, Bytes: 8, Number: b.generation + 1})
 	first := b.p.Settle()
 	second := b.p.Settle()
 	b.remote.posting = func() { require.False(t, b.p.Settled(first)) }
@@ -42,7 +43,7 @@ func TestSettleWhileItNaps(t *testing.T) {
 	require.NoError(t, err)
 	b.dev.Next.Store(next)
 	awaitLease(t, p, 0, next+1)
-	b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: next + 1})
+	b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend, Bytes: 8, Number: next + 1})
 	ticket := p.Settle()
 	eventually(t, func() bool { return p.Settled(ticket) })
 	require.Equal(t, Stats{Sent: 1}, p.Stats())

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -63,10 +64,10 @@ func (r *round) serve(d *fifo.Descriptor) error {
 	}
 	s := &r.ranks[rank]
 	switch {
-	case kind == kindSend && s.bytes > 0 && d.Number == r.generation|s.leased && d.Bytes-1 < uint64(s.bytes):
+	case kind == protocol.RemoteSend && s.bytes > 0 && d.Number == r.generation|s.leased && d.Bytes-1 < uint64(s.bytes):
 		s.bytes = 0
 		r.post(int(rank), int64(d.Bytes))
-	case kind == kindRelease && s.shown && d.Number == r.generation|s.came:
+	case kind == protocol.RemoteRelease && s.shown && d.Number == r.generation|s.came:
 		s.shown = false
 		r.remote.Release(int(rank))
 		r.p.released.Add(1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/device/cuda/fifo/fifotest"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -155,11 +156,11 @@ func (k *kernel) step(rng *rand.Rand, t testing.TB) bool {
 		k.sent++
 		n := 1 + rng.Int64N(int64(m[mailLeaseBytes]))
 		k.lens = append(k.lens, int64(m[mailLeaseAt]), n)
-		k.begin(kindSend, uint64(n), leased)
+		k.begin(protocol.RemoteSend, uint64(n), leased)
 	case came == generation|(k.read+1):
 		require.Equal(t, k.lens[2*k.read:][:2], []int64{int64(m[mailCameAt]), int64(m[mailCameBytes])})
 		k.read++
-		k.begin(kindRelease, 0, came)
+		k.begin(protocol.RemoteRelease, 0, came)
 	default:
 		return false
 	}
@@ -231,8 +232,8 @@ func TestStepAllocatesNothing(t *testing.T) {
 		number++
 		b.p.Ring()
 		_, _ = b.step()
-		b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: number})
-		b.dev.Try(fifo.Descriptor{What: kindRelease, Number: number})
+		b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend, Bytes: 8, Number: number})
+		b.dev.Try(fifo.Descriptor{What: protocol.RemoteRelease, Number: number})
 		_, _ = b.step()
 	}))
 	require.Equal(t, Stats{Sent: 101, Released: 101}, b.p.Stats())
@@ -242,14 +243,14 @@ func TestStepAllocatesNothing(t *testing.T) {
 // done.
 func TestBadDescriptors(t *testing.T) {
 	for text, d := range map[string]fifo.Descriptor{
-		"rank 2 of 2":               {What: kindSend | 2<<rankShift, Bytes: 8, Number: 1},
+		"rank 2 of 2":               {What: protocol.RemoteSend | 2<<rankShift, Bytes: 8, Number: 1},
 		"of kind 0, rank 1":         {What: 1 << rankShift, Bytes: 8, Number: 1},
 		"of kind 3":                 {What: 3, Bytes: 8, Number: 1},
-		"of kind 1, rank 0, number": {What: kindSend, Bytes: 8, Number: 2},
-		"with 0 bytes":              {What: kindSend, Number: 1},
-		"with 513 bytes":            {What: kindSend, Bytes: 513, Number: 1},
-		"of kind 2":                 {What: kindRelease, Number: 1},
-		"with 2 bytes":              {What: kindSend, Bytes: 2, Number: ^uint64(1<<generationShift - 2)},
+		"of kind 1, rank 0, number": {What: protocol.RemoteSend, Bytes: 8, Number: 2},
+		"with 0 bytes":              {What: protocol.RemoteSend, Number: 1},
+		"with 513 bytes":            {What: protocol.RemoteSend, Bytes: 513, Number: 1},
+		"of kind 2":                 {What: protocol.RemoteRelease, Number: 1},
+		"with 2 bytes":              {What: protocol.RemoteSend, Bytes: 2, Number: ^uint64(1<<protocol.FifoShift - 2)},
 	} {
 		b := newBench(t, 2, 4, 1)
 		_, err := b.step()
@@ -326,7 +327,7 @@ func TestFlush(t *testing.T) {
 	require.Equal(t, 1, flushed)
 	require.Equal(t, b.generation+1, b.mail(0)[mailCame])
 	b.mail(0)[mailCame] = 0
-	b.dev.Try(fifo.Descriptor{What: kindRelease, Number: b.generation + 1})
+	b.dev.Try(fifo.Descriptor{What: protocol.RemoteRelease, Number: b.generation + 1})
 	_, err = b.step()
 	require.ErrorIs(t, err, bad)
 	require.EqualValues(t, ReasonFlush, reasonOf(err))
@@ -347,7 +348,7 @@ func TestStop(t *testing.T) {
 	awaitLease(t, p, 0, next+1)
 	awaitLease(t, p, 1, next+1)
 	for r := range uint64(2) {
-		require.Equal(t, fifotest.Pushed, b.dev.Try(fifo.Descriptor{What: kindSend | r<<rankShift, Bytes: 8, Number: next + 1}))
+		require.Equal(t, fifotest.Pushed, b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend | r<<rankShift, Bytes: 8, Number: next + 1}))
 	}
 	p.Stop()
 	require.EqualValues(t, ReasonStopped, p.cfg.Queue.EndReason())
@@ -378,7 +379,7 @@ func TestLost(t *testing.T) {
 	for i := uint64(1); i <= 3; i++ {
 		for r := range uint64(2) {
 			if r == 1 || i == 1 {
-				b.dev.Try(fifo.Descriptor{What: kindSend | r<<rankShift, Bytes: 8, Number: b.generation + i})
+				b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend | r<<rankShift, Bytes: 8, Number: b.generation + i})
 			}
 		}
 		_, err = b.step()
@@ -401,7 +402,7 @@ func TestFull(t *testing.T) {
 		if i < 2 {
 			require.Zero(t, b.mail(0)[mailFull])
 			require.Equal(t, b.generation+i+1, b.mail(0)[mailLease])
-			b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: b.generation + i + 1})
+			b.dev.Try(fifo.Descriptor{What: protocol.RemoteSend, Bytes: 8, Number: b.generation + i + 1})
 		}
 	}
 	require.Equal(t, b.generation+3, b.mail(0)[mailFull])

@@ -78,19 +78,6 @@ func (c *Change) Present() rankset.Set {
 	return c.present
 }
 
-// Fresh are the ranks that bring memory which this domain has not
-// known: it is another process, or another domain of one.
-func (c *Change) Fresh() (ranks rankset.Set) {
-	c.d.mu.Lock()
-	defer c.d.mu.Unlock()
-	for r, p := range c.peers {
-		if p != nil && p.member != nil {
-			ranks = ranks.With(r)
-		}
-	}
-	return ranks
-}
-
 // Commit makes the ranks of the rendezvous those of the domain. A peer that was known
 // keeps its memory's addresses. One that was replaced is no longer reached by its number:
 // its segments must not be used any more (except retained ones), its Process stays

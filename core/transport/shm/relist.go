@@ -48,21 +48,17 @@ func (d *domain) duplicateTo(l *Listener) (err error) {
 	return err
 }
 
-// Reconnect runs a rendezvous of the ranks that have given their metadata, survivors and
-// new ones alike, as Connect does for these. Nothing of the domain changes before
+// ReconnectWith runs a rendezvous of the ranks that have given their metadata, survivors
+// and new ones alike, as Connect does for these. Nothing of the domain changes before
 // Change.Commit. It uses the Listener up as Connect does. One Change per domain can be
 // open at a time.
 //
 // A rank that ends at the last moment can leave some ranks with a Change and others with
 // an error: a rank that commits must have agreed with the others.
-func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
-	return l.ReconnectWith(all, false, deadline)
-}
-
-// ReconnectWith is Reconnect for the part of a group that is on this host. A group that
-// goes on elsewhere may have two members pages here: ranks that came to a rendezvous
-// without any earlier rank of this host have made another one. With anyPage a survivor
-// takes that of the source in exchange for its own.
+//
+// A group that goes on elsewhere may have two members pages here: ranks that came to a
+// rendezvous without any earlier rank of this host have made another one. With anyPage a
+// survivor takes that of the source in exchange for its own.
 func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
 		return nil, transport.Connecting(errors.New("a rank without a domain connects"))

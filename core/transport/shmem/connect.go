@@ -79,7 +79,7 @@ func (e *Endpoint) meet(remote []byte, deadline time.Time) error {
 	case <-e.aborted:
 		return fmt.Errorf("retired meanwhile: %w", transport.ErrState)
 	case <-timer.C:
-		return fmt.Errorf("the peer has not answered%s: %w", e.t.connManager.whyNot(), os.ErrDeadlineExceeded)
+		return fmt.Errorf("the peer has not answered%s: %w", &e.t.connManager.refused, os.ErrDeadlineExceeded)
 	}
 }
 

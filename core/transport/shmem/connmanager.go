@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -27,10 +26,10 @@ type connManager struct {
 	mu      sync.Mutex
 	conns   map[int32]*conn
 	last    int32
-	pending []*conn   // without an endpoint, oldest first; of the goroutine only
-	rests   time.Time // until then the listener is left alone; zero: it is not; of the goroutine only
+	pending accept.Pending[*conn] // without an endpoint; of the goroutine only
+	rests   time.Time             // until then the listener is left alone; zero: it is not; of the goroutine only
 
-	refused atomic.Pointer[error] // why a connection could not be taken, at last
+	refused accept.Refusal
 }
 
 // listenerRests is how long the listener is left alone after a connection could
@@ -58,6 +57,7 @@ const (
 
 func newConnManager(t *Transport) (*connManager, error) {
 	k := &connManager{t: t, started: make(chan struct{}), done: make(chan struct{}), conns: map[int32]*conn{}, last: firstToken}
+	k.pending = accept.NewPending(maxPending, 0, k.drop)
 	var err error
 	if k.epoll, err = sys.NewEpoll(); err != nil {
 		return nil, err
@@ -117,10 +117,7 @@ func (k *connManager) close() {
 }
 
 func (k *connManager) closeAll() {
-	for _, c := range k.pending {
-		k.drop(c)
-	}
-	k.pending = nil
+	k.pending.Close()
 	sys.CloseAll(k.listener, k.stop)
 	_ = k.epoll.Close()
 }
@@ -203,35 +200,27 @@ func (k *connManager) drop(c *conn) {
 	sys.CloseAll(c.fd, c.pidfd)
 }
 
-// admit takes new connections. Of those that do not name the endpoint that they want, the
-// oldest has to go.
+// admit takes new connections.
 func (k *connManager) admit() {
-	for range maxPending {
-		fd, err := sys.Accept(k.listener)
-		if err != nil && !errors.Is(err, sys.ErrAgain) {
-			k.refused.Store(&err)
-			k.rests = time.Now().Add(listenerRests) // the others stay in the queue
-			return
-		}
-		if err != nil {
-			break // there is none
-		}
-		c, err := newConn(fd)
-		if err != nil {
-			k.refused.Store(&err)
-			continue
-		}
-		if len(k.pending) == maxPending {
-			k.drop(k.pending[0])
-			k.pending = k.pending[1:]
-		}
-		if k.watch(c) != nil {
-			k.drop(c)
-			continue
-		}
-		k.pending = append(k.pending, c)
+	if err := accept.Take(k.listener, k.welcome); err != nil {
+		k.refused.Note(err)
+		k.rests = time.Now().Add(listenerRests) // the others stay in the queue
+		return
 	}
 	_ = k.epoll.Rearm(k.listener, tokenListener)
+}
+
+// welcome makes a pending connection of a socket.
+func (k *connManager) welcome(fd *sys.FD) {
+	c, err := newConn(fd)
+	switch {
+	case err != nil:
+		k.refused.Note(err)
+	case k.watch(c) != nil:
+		k.drop(c)
+	default:
+		k.pending.Add(c)
+	}
 }
 
 // newConn checks which user connects: other users, which could learn the name of the
@@ -257,14 +246,6 @@ func newConn(fd *sys.FD) (*conn, error) {
 	return c, nil
 }
 
-// whyNot says that connections could not be taken here, if that was so.
-func (k *connManager) whyNot() string {
-	if err := k.refused.Load(); err != nil {
-		return fmt.Sprintf(" (here, a connection could not be taken: %v)", *err)
-	}
-	return ""
-}
-
 // serve looks what there is of a connection.
 func (k *connManager) serve(token int32) {
 	k.mu.Lock()
@@ -287,7 +268,7 @@ func (k *connManager) greet(c *conn, token int32) {
 		return
 	}
 	defer sys.CloseAll(fds...)
-	k.pending = slices.DeleteFunc(k.pending, func(g *conn) bool { return g == c })
+	k.pending.Remove(c)
 	if err == nil && m.kind == kindHello && token == c.token {
 		if e := k.t.named(m.to); e != nil {
 			e.offered(c, m, fds)

@@ -28,7 +28,7 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"a dead peer may still write", "endpoint.go", "!e.peer.gone && ", "", "TestTouchedIsNotReleased/dies"},
 	{"who breaks the rules never dies", "connect.go", "_ = e.t.connManager.epoll.RearmEnd(c.fd, c.token)", "_ = c", "FuzzPeer"},
 	{"the peer's memory stays mapped", "peer.go", "if version == p.seen {", "if true {", "TestPeerUnmaps"},
-	{"any number of pending connections", "connmanager.go", "len(k.pending) == maxPending", "false", "TestPendingConnections"},
+	{"any number of pending connections", "../../internal/accept/accept.go", "len(p.list) == p.max", "false", "TestPendingConnections"},
 	{"any number of offers", "connect.go", "len(e.offers) == maxOffers", "false", "TestPendingConnections"},
 	{"any offer will do", "connect.go", "if o.from == from.endpoint {", "if true {", "TestPendingConnections"},
 	{"no look before sleeping", "bell.go", "if is() {", "if false {", "TestBell"},

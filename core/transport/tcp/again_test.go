@@ -263,7 +263,7 @@ func TestSocketsOfTwoAttempts(t *testing.T) {
 		t.Helper()
 		done := tr.counters.Joined.Load() + tr.counters.NotWanted.Load()
 		c := dialRaw(t, tr)
-		_, _, err := wire.Client(c, time.Now().Add(soon), clientConfig(ring, join{
+		_, err := shakeHands(c, clientConfig(ring, join{
 			to: ep.token, index: index, num: 2, sendDepth: 4, recvDepth: 4, attempt: attempt,
 		}))
 		require.NoError(t, err)
@@ -336,7 +336,7 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 	j := join{to: ep.token, num: 1, sendDepth: 4, recvDepth: 4}
 	config := clientConfig(ring, j)
 	config.Blob[0]--
-	_, _, err := wire.Client(dialRaw(t, tr), time.Now().Add(soon), config)
+	_, err := shakeHands(dialRaw(t, tr), config)
 	var refused *wire.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, wire.ErrDeclined, refused.Reason)

@@ -172,7 +172,7 @@ func (ep *endpoint) accept(deadline time.Time) error {
 		select {
 		case <-ep.rendezvous.arrived:
 		case <-timer.C:
-			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial%s: %w", ep.t.listener.whyNot(), sys.ErrTimeout), broken)
+			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial%s: %w", &ep.t.listener.refused, sys.ErrTimeout), broken)
 		}
 	}
 }

@@ -63,6 +63,27 @@ func clientConfig(ring *wire.Keyring, j join) wire.Config {
 	}
 }
 
+// shakeHands is a dialler's part in a handshake, without what surrounds it in the product.
+func shakeHands(conn net.Conn, config wire.Config) (*wire.Session, error) {
+	h, err := wire.NewHandshake(wire.RoleClient, config)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	_, err = conn.Write(h.Start())
+	for err == nil && !h.Done() {
+		in := make([]byte, h.Need())
+		if _, err = io.ReadFull(conn, in); err != nil {
+			break
+		}
+		var out []byte
+		if _, out, err = h.Step(in); err == nil && out != nil {
+			_, err = conn.Write(out)
+		}
+	}
+	return h.Session(), err
+}
+
 // mustBeClosed reads until the other side closes.
 func mustBeClosed(t *testing.T, c net.Conn) {
 	t.Helper()

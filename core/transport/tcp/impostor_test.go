@@ -37,7 +37,7 @@ func newImpostorOf(t testing.TB, config Config) *impostor {
 	x.conn, err = net.Dial("tcp", x.tr.listener.addrs[0].String())
 	require.NoError(t, err)
 	client := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
-	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), client)
+	x.session, err = shakeHands(x.conn, client)
 	require.NoError(t, err)
 	me := address{numSockets: 1, addrs: x.tr.addrs} // the smallest token
 	require.NoError(t, ep.Connect(me.encode(), time.Now().Add(soon)))

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/wire"
@@ -29,10 +28,11 @@ type listener struct {
 	stop    sync.Once
 	err     error
 
-	refused atomic.Pointer[error] // why a connection could not be taken, at last
+	refused accept.Refusal
 
-	pending []*pendingConn // oldest first
-	last    uint64         // token
+	pending accept.Pending[*pendingConn]
+	waiting map[uint64]*pendingConn // the same, by token
+	last    uint64                  // token
 }
 
 // pendingConn is one connection that has not proved yet that it knows a key.
@@ -40,20 +40,19 @@ type pendingConn struct {
 	fd    *sys.FD
 	token uint64
 	shake *wire.Handshake
-	until time.Time
 }
 
 const (
 	backlog       = 128
 	pendingTokens = 1 << 32 // tokens from here on are those of pending connections
-	acceptsInARow = 32
 	acceptRests   = 5 * time.Millisecond
 )
 
 var errNotWanted = errors.New("no endpoint waits for this")
 
 func openListener(t *Transport) (*listener, error) {
-	l := &listener{t: t, quit: make(chan struct{}), ended: make(chan struct{}), last: pendingTokens}
+	l := &listener{t: t, quit: make(chan struct{}), ended: make(chan struct{}), last: pendingTokens, waiting: map[uint64]*pendingConn{}}
+	l.pending = accept.NewPending(t.config.NumPending, t.config.HandshakeTimeout, l.discard)
 	if err := l.open(); err != nil {
 		_ = l.closeFDs()
 		return nil, err
@@ -97,10 +96,7 @@ func (l *listener) close() error {
 }
 
 func (l *listener) closeFDs() (err error) {
-	for _, g := range l.pending {
-		g.shake.Close()
-		err = errors.Join(err, g.fd.Close())
-	}
+	l.pending.Close()
 	for _, fd := range l.sockets {
 		err = errors.Join(err, fd.Close())
 	}
@@ -128,23 +124,16 @@ func (l *listener) run() {
 		for i := range ready {
 			l.serve(&ready[i])
 		}
-		l.expire(time.Now())
+		l.t.counters.Late.Add(uint64(l.pending.Expire(time.Now())))
 	}
 }
 
 // pollTimeout is how long the oldest pending connection may still stay.
 func (l *listener) pollTimeout() time.Duration {
-	if len(l.pending) == 0 {
-		return -1
+	if next := l.pending.Next(); !next.IsZero() {
+		return max(0, time.Until(next))
 	}
-	return max(0, time.Until(l.pending[0].until))
-}
-
-func (l *listener) expire(now time.Time) {
-	for len(l.pending) > 0 && !now.Before(l.pending[0].until) {
-		l.t.counters.Late.Add(1)
-		l.dismiss(l.pending[0])
-	}
+	return -1
 }
 
 func (l *listener) serve(r *sys.Ready) {
@@ -152,40 +141,22 @@ func (l *listener) serve(r *sys.Ready) {
 		l.admit(l.sockets[r.Token])
 		return
 	}
-	i := slices.IndexFunc(l.pending, func(g *pendingConn) bool { return g.token == r.Token })
-	if i >= 0 && r.Readable {
-		l.advance(l.pending[i])
+	if g := l.waiting[r.Token]; g != nil && r.Readable {
+		l.advance(g)
 	}
 }
 
 // admit takes connections from a listening socket, not for ever.
 func (l *listener) admit(socket *sys.FD) {
-	for range acceptsInARow {
-		fd, err := sys.Accept(socket)
-		if errors.Is(err, sys.ErrAgain) {
-			return
-		}
-		if err != nil { // no descriptors left, for instance: others may end soon
-			l.refused.Store(&err)
-			time.Sleep(acceptRests)
-			return
-		}
-		l.t.counters.Accepted.Add(1)
-		l.greet(fd)
+	if err := accept.Take(socket, l.greet); err != nil { // others may end soon
+		l.refused.Note(err)
+		time.Sleep(acceptRests)
 	}
 }
 
-// whyNot says that connections could not be taken here, if that was so.
-func (l *listener) whyNot() string {
-	if err := l.refused.Load(); err != nil {
-		return fmt.Sprintf(" (here, a connection could not be taken: %v)", *err)
-	}
-	return ""
-}
-
-// greet makes a pending connection of a socket. When there are too many the oldest one
-// goes: a peer that has the key is through in a moment.
+// greet makes a pending connection of a socket.
 func (l *listener) greet(fd *sys.FD) {
+	l.t.counters.Accepted.Add(1)
 	config := l.t.wire
 	config.Accept = l.judge
 	shake, err := wire.NewHandshake(wire.RoleServer, config)
@@ -197,16 +168,15 @@ func (l *listener) greet(fd *sys.FD) {
 		err = l.poller.Add(fd, l.last)
 	}
 	if err != nil {
-		l.refused.Store(&err)
+		l.refused.Note(err)
 		_ = fd.Close()
 		return
 	}
-	if len(l.pending) == l.t.config.NumPending {
+	g := &pendingConn{fd: fd, token: l.last, shake: shake}
+	if l.pending.Add(g) {
 		l.t.counters.Crowded.Add(1)
-		l.dismiss(l.pending[0])
 	}
-	g := &pendingConn{fd: fd, token: l.last, shake: shake, until: time.Now().Add(l.t.config.HandshakeTimeout)}
-	l.pending = append(l.pending, g)
+	l.waiting[g.token] = g
 	l.advance(g)
 }
 
@@ -222,14 +192,16 @@ func (l *listener) judge(p wire.Peer) ([]byte, error) {
 	return nil, nil
 }
 
+// dismiss ends a connection that is pending.
 func (l *listener) dismiss(g *pendingConn) {
-	g.shake.Close()
-	_ = g.fd.Close()
-	l.remove(g)
+	l.pending.Remove(g)
+	l.discard(g)
 }
 
-func (l *listener) remove(g *pendingConn) {
-	l.pending = slices.DeleteFunc(l.pending, func(h *pendingConn) bool { return g == h })
+func (l *listener) discard(g *pendingConn) {
+	delete(l.waiting, g.token)
+	g.shake.Close()
+	_ = g.fd.Close()
 }
 
 // advance goes on with a handshake.
@@ -277,7 +249,8 @@ func (l *listener) step(g *pendingConn, in []byte) bool {
 
 // join hands a connection over to its endpoint.
 func (l *listener) join(g *pendingConn) {
-	l.remove(g)
+	l.pending.Remove(g)
+	delete(l.waiting, g.token)
 	j, _ := decodeJoin(g.shake.Peer().Blob) // judge has seen it
 	err := l.poller.Remove(g.fd)
 	ep := l.t.find(j.to)

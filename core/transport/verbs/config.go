@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"time"
 )
 
 // Config says how a device is opened. The zero value is ready: the nearest
@@ -111,13 +110,4 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("MaxRegionBytes is %d, must not be negative", c.MaxRegionBytes)
 	}
 	return c, nil
-}
-
-// UnreachableBound is how long a device may take, by the InfiniBand
-// specification, to report StatusUnreachable: a device may wait up to four
-// times the time that it is told, once and for each retry. Most take a quarter.
-func (c Config) UnreachableBound() time.Duration {
-	c, _ = c.withDefaults()
-	once := 4096 * time.Nanosecond << c.TimeoutExponent
-	return time.Duration(c.RetryCount+1) * 4 * once
 }

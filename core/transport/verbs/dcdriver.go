@@ -72,6 +72,3 @@ func (m *mlx5) modify(qp libibverbs.QP, attr *libibverbs.QPAttr, mask uint32) er
 }
 
 func (m *mlx5) destroy(qp libibverbs.QP) error { return m.t.lib.DestroyQP(qp) }
-
-// DC says whether this port has dynamically connected queue pairs.
-func (t *Transport) DC() DC { return t.dc }

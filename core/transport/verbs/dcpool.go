@@ -14,18 +14,7 @@ type dcPool struct {
 	quota   int
 	dcis    []dci
 	waiting []*dcPeer // the longest first
-	mutant  dcMutant  // of tests
 }
-
-// dcMutant is a defect that a test puts in, to show that it would be found.
-type dcMutant uint8
-
-const (
-	dcSound     dcMutant = iota
-	dcNoQuota            // a peer keeps its initiator as long as it likes
-	dcEager              // an initiator is reset before it is drained
-	dcForgetful          // a peer that waits is not served after a reset
-)
 
 // dci is one initiator.
 type dci struct {
@@ -90,7 +79,7 @@ func (p *dcPool) post(peer *dcPeer) (on int, ok bool, err error) {
 
 // mayPost is whether the peer of an initiator may keep it a little longer.
 func (p *dcPool) mayPost(on int) bool {
-	return len(p.waiting) == 0 || p.dcis[on].left > 0 || p.mutant == dcNoQuota
+	return len(p.waiting) == 0 || p.dcis[on].left > 0
 }
 
 // assign gives a peer an initiator that serves none, if no peer waits longer.
@@ -130,7 +119,7 @@ func (p *dcPool) completed(on int, ok bool) (granted *dcPeer, reset bool) {
 			p.fail(d.peer)
 		}
 	}
-	if d.outstanding > 0 && !(p.mutant == dcEager && d.state == dciDraining) {
+	if d.outstanding > 0 {
 		return nil, false
 	}
 	p.release(on)
@@ -228,9 +217,6 @@ func (p *dcPool) reset(on int, err error) (granted *dcPeer, abandoned []*dcPeer)
 	d := &p.dcis[on]
 	if err == nil {
 		d.state = dciUsable
-		if p.mutant == dcForgetful {
-			return nil, nil
-		}
 		return p.grant(on), nil
 	}
 	d.state = dciBroken

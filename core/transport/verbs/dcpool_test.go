@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -30,14 +29,13 @@ type dcWorld struct {
 	problem  error
 }
 
-func newDCWorld(m dcMutant, seed uint64, numDCIs, quota, numPeers, each int) *dcWorld {
+func newDCWorld(seed uint64, numDCIs, quota, numPeers, each int) *dcWorld {
 	w := &dcWorld{
 		pool: newDCPool(numDCIs, quota), rng: rand.New(rand.NewPCG(seed, 5)), on: make([][]int, numDCIs),
 		resets: make([]bool, numDCIs), broken: make([]bool, numDCIs), flushing: make([]bool, numDCIs),
 		want: make([]int, numPeers), ended: make([]int, numPeers), others: make([]int, numPeers),
 		fails: func() bool { return false }, cannot: func() bool { return false },
 	}
-	w.pool.mutant = m
 	for i := range w.want {
 		w.peers = append(w.peers, newDCPeer())
 		w.want[i] = each
@@ -162,27 +160,20 @@ func (w *dcWorld) run(each int) error {
 }
 
 // storm is many peers on few initiators, with failures.
-func storm(m dcMutant, seed uint64) error {
+func storm(seed uint64) error {
 	const each = 20
-	w := newDCWorld(m, seed, 3, 4, 12, each)
+	w := newDCWorld(seed, 3, 4, 12, each)
 	w.fails = func() bool { return w.rng.IntN(40) == 0 }
 	w.cannot = func() bool { return w.rng.IntN(4) == 0 }
 	return w.run(each)
 }
 
 // TestDCPool: one peer at a time per initiator, the quota holds, no peer waits for ever,
-// resets come after the last completion; and each defect is noticed.
+// resets come after the last completion.
 func TestDCPool(t *testing.T) {
 	seed := testenv.Seed(t)
 	for i := range uint64(300) {
-		require.NoError(t, storm(dcSound, seed+i), "round %d", i)
-	}
-	for _, m := range []dcMutant{dcNoQuota, dcEager, dcForgetful} {
-		noticed := false
-		for i := uint64(0); i < 300 && !noticed; i++ {
-			noticed = storm(m, seed+i) != nil
-		}
-		assert.True(t, noticed, "mutant %d", m)
+		require.NoError(t, storm(seed+i), "round %d", i)
 	}
 }
 

@@ -40,31 +40,6 @@ type initiator struct {
 	gone     bool // qp is destroyed
 }
 
-// DCStats counts what became of a port's initiators.
-type DCStats struct {
-	NumDCIs     int
-	NumBroken   int    // could not be reset: not used any more
-	NumFailures uint64 // requests that ended badly, one for each time
-	NumResets   uint64 // of initiators, after failures or when a peer was left
-}
-
-// DCStats reads the counters; all are 0 where DC is not used.
-func (t *Transport) DCStats() (s DCStats) {
-	d := t.dcPort
-	if d == nil {
-		return s
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i := range d.pool.dcis {
-		if d.pool.dcis[i].state == dciBroken {
-			s.NumBroken++
-		}
-	}
-	s.NumDCIs, s.NumFailures, s.NumResets = len(d.dcis), d.failures.Load(), d.numReset.Load()
-	return s
-}
-
 // openDC makes the initiators. What is returned has to be closed even if that
 // failed.
 func (t *Transport) openDC(driver *mlx5) (*dcPort, error) {

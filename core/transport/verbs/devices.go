@@ -115,13 +115,6 @@ func isPCIAddress(text string) bool {
 	return len(text) >= 12 && strings.Count(text, ":") == 2 && text[len(text)-2] == '.'
 }
 
-// Nearest sorts devices, the best first: with an active port before without,
-// then by the number of PCI bridges between, then of the same NUMA node, then
-// the faster, then by name.
-func Nearest(devices []Device, near Place) []Device {
-	return nearestIn("/sys", devices, near)
-}
-
 func nearestIn(sysfs string, devices []Device, near Place) []Device {
 	path := pathOf(sysfs, near)
 	sorted := slices.Clone(devices)

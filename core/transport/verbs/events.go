@@ -38,17 +38,6 @@ type events struct {
 // system call and some memory. Wait sees at once what comes.
 const lookEvery = time.Millisecond
 
-// EventCounts says what a device has raised since it was opened.
-type EventCounts struct {
-	// ByType counts by the value of libibverbs' enum ibv_event_type; the last
-	// one is all types that are newer than this library.
-	ByType [libibverbs.NumEventTypes + 1]uint64
-	// NumDropped counts reports that PollEvents did not give, because too many
-	// were waiting. EventEndpointFailed is never among them, and of EventDeviceDown
-	// and EventDeviceUp not the latest.
-	NumDropped uint64
-}
-
 func (v *events) start(numEndpoints int) {
 	v.queue = make([]transport.Event, 0, numEndpoints+numOtherEvents)
 	v.every, v.opened = lookEvery, time.Now()
@@ -71,13 +60,6 @@ func (v *events) waiting() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.queue) > 0
-}
-
-// EventCounts reads the counters.
-func (t *Transport) EventCounts() EventCounts {
-	t.events.mu.Lock()
-	defer t.events.mu.Unlock()
-	return EventCounts{ByType: t.events.counts, NumDropped: t.events.dropped}
 }
 
 // PollEvents gives reports, the oldest first.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
+	"github.com/moewire/moewire/core/internal/sweep"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -35,6 +36,7 @@ type Group struct {
 	// abandoned could not be registered with every port, nor ended; see endAbandoned.
 	abandoned *groupRegion
 	closed    atomic.Bool
+	sweeper   *sweep.Sweeper // of what is left over
 
 	waiting sync.Mutex    // held by the one goroutine in Wait
 	bell    chan struct{} // has something when Wake was called; for a caller that waits while no port is open
@@ -88,6 +90,12 @@ func openGroup(lib *libibverbs.Library, config Config, nics []NIC) (g *Group, er
 	if g.sleeper, err = sys.NewReadable(); err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
+	g.sweeper = sweep.New("verbs sweep", sweepEvery, g.sweep)
+	defer func() {
+		if err != nil {
+			g.sweeper.Stop()
+		}
+	}()
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	for _, m := range g.members {
@@ -138,7 +146,9 @@ func (g *Group) tryOpen(m *member) (*Transport, error) {
 	}
 	if err != nil {
 		m.leftover = t
-		return nil, errors.Join(err, g.endLeftover(m))
+		err = errors.Join(err, g.endLeftover(m))
+		g.sweepLater()
+		return nil, err
 	}
 	m.numOpens++ // what has failed has numbered no endpoint
 	return t, nil
@@ -354,8 +364,8 @@ func (g *Group) Remarks() string {
 	return strings.Join(texts, "; ")
 }
 
-// Close closes all ports.
-func (g *Group) Close() error {
+// close is Close but for the sweeper, whose call it would wait for.
+func (g *Group) close() error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	if g.closed.Load() {

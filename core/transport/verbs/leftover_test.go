@@ -3,6 +3,7 @@ package verbs
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,6 +37,31 @@ func TestRegionThatCannotBeUndone(t *testing.T) {
 	_, err = g.Register(f.arena.Bytes()[:64], both)
 	require.ErrorIs(t, err, syscall.ENOMEM)
 	require.ErrorIs(t, g.Close(), syscall.EBUSY)
+	require.NoError(t, g.Close())
+	require.Equal(t, fds, sys.Stats())
+}
+
+// TestLeftoversAreSwept: what could not be ended is, without another of its kind.
+func TestLeftoversAreSwept(t *testing.T) {
+	f := newFakes(t, 2)
+	fds := sys.Stats()
+	g, err := f.tryGroup(Config{})
+	require.NoError(t, err)
+	g.sweeper.Every = time.Millisecond
+	f.raiseOn(0, portDown)
+	groupEvents(g)
+	e, err := g.NewEndpoint(oneEach) // both are open
+	require.NoError(t, err)
+	closeOnGroup(t, g, e)
+	f.failures["reg_mr"] = []syscall.Errno{0, syscall.ENOMEM}
+	f.failures["dereg_mr"] = []syscall.Errno{syscall.EBUSY}
+	_, err = g.Register(f.arena.Bytes()[:64], both)
+	require.ErrorIs(t, err, syscall.EBUSY)
+	require.Eventually(t, func() bool {
+		g.changing.Lock()
+		defer g.changing.Unlock()
+		return !g.hasRests()
+	}, 20*time.Second, time.Millisecond)
 	require.NoError(t, g.Close())
 	require.Equal(t, fds, sys.Stats())
 }

@@ -13,21 +13,6 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// New opens a device. The error wraps transport.ErrNotSupported when this host
-// has no libibverbs, no device, or none with an active port; it wraps
-// transport.ErrNoResource when the device has nothing left.
-func New(config Config) (*Transport, error) {
-	config, err := config.withDefaults()
-	if err != nil {
-		return nil, fmt.Errorf("verbs: %w", err)
-	}
-	lib, err := load(config.Library)
-	if err != nil {
-		return nil, err
-	}
-	return open(lib, config)
-}
-
 func load(path string) (*libibverbs.Library, error) {
 	lib, err := libibverbs.Load(path)
 	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
@@ -37,11 +22,6 @@ func load(path string) (*libibverbs.Library, error) {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
 	return lib, nil
-}
-
-// open is New with a library.
-func open(lib *libibverbs.Library, config Config) (*Transport, error) {
-	return openAs(lib, config, &member{})
 }
 
 // openAs opens a port of a group: its endpoints have numbers that no others of

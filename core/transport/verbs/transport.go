@@ -73,13 +73,6 @@ func (t *Transport) Device() string { return fmt.Sprintf("%s/%d", t.device, t.po
 // Limits are the configuration's, less what the device cannot do.
 func (t *Transport) Limits() transport.Limits { return t.limits }
 
-// Config is the configuration with its defaults filled in.
-func (t *Transport) Config() Config { return t.config }
-
-// NumStrays counts completions that belonged to no work request: a driver's
-// mistake. They change nothing.
-func (t *Transport) NumStrays() uint64 { return t.strays.Load() }
-
 // enter keeps the device open until leave.
 func (t *Transport) enter() error {
 	t.mu.Lock()

@@ -23,10 +23,10 @@ MAX_EXPERTS = 1 << 20
 # Token indices travel as int32.
 MAX_TOKENS = (1 << 31) - 1
 MAX_HIDDEN = (1 << 31) - 1
-FP8_BLOCK = 128
-BF16_BLOCK = 8
+FP8_BLOCK = abi.QUANT_BLOCK
+BF16_BLOCK = abi.ROW_MULTIPLE
 # UE8M0 scales of this many blocks share one int32.
-UE8M0_PACK = 4
+UE8M0_PACK = abi.SCALES_PER_WORD
 
 
 # One more than the longest timeout that can be asked for.

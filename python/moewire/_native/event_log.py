@@ -76,6 +76,21 @@ class EventLog:
             LOGGER.log(_LEVELS[event["kind"]], "%s", describe(event, self._rank, left_out))
 
 
+class FallbackLog:
+    """Logs once that a rank is reached by another carrier than it could be."""
+
+    def __init__(self) -> None:
+        self._logged: set[int] = set()
+
+    def look(self, paths: list[dict[str, Any]]) -> None:
+        """Logs what is new in the paths of a buffer."""
+        for path in paths:
+            if path["fell_back"] and path["rank"] not in self._logged:
+                self._logged.add(path["rank"])
+                where = (path["rank"], path["carrier"], path["why"])
+                LOGGER.warning("rank %d is reached over %s, a fallback: %s", *where)
+
+
 def _duration(ns: int) -> str:
     return f"{ns / 1e6:.0f} ms" if ns < 1e9 else f"{ns / 1e9:.1f} s"
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from .. import _abi_fabric as abi
+from .. import _abi as abi
 from .._base.numbers import boolean, integer, refuse
 from .._config.reach import ZERO_COPIES, rdma_text, yes_or_no
 from .._native import names as _names
@@ -53,6 +53,7 @@ from ._transfers import Transfers, peer_number
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
 
 CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
+EVICTIONS = {"sieve": abi.MW_EVICT_SIEVE, "fifo": abi.MW_EVICT_FIFO}
 
 _BOUNDS = {
     "num_peers": 1 << 16,
@@ -90,6 +91,8 @@ class Fabric(Transfers):
         messages: True: receives have memory (``send``, ``recv``). False: they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.
         tcp_zero_copy: as for ``Buffer``.
+        eviction: the connection that makes room for another one at ``num_connections``: "sieve",
+            one that was not used lately, or "fifo", the oldest.
         encrypt: bytes are encrypted, not only authenticated. The same for all peers.
         num_peers, num_connections, num_transfers, num_regions, send_depth, recv_depth,
             num_unmatched, num_sockets, slice_bytes: bounds; 0: the default of
@@ -128,11 +131,13 @@ class Fabric(Transfers):
         rdma_near: str = "",
         rdma_dc: bool = False,
         tcp_zero_copy: Literal["auto", "on", "off"] = "auto",
+        eviction: Literal["sieve", "fifo"] = "sieve",
         keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._closed = True  # until it is open
         _one_of("carrier", carrier, CARRIERS)
         _one_of("tcp_zero_copy", tcp_zero_copy, ZERO_COPIES)
+        _one_of("eviction", eviction, EVICTIONS)
         source, key_text = key_source(keys, key_file, keys_variable, keys_file)
         flags = _flags(messages, encrypt, rdma_dc)
         numbers = {
@@ -148,6 +153,7 @@ class Fabric(Transfers):
             "connect_timeout_us": connect_timeout_us,
         }
         config = _config(carrier, tcp_zero_copy, source, flags, numbers)
+        config.eviction = EVICTIONS[eviction]
         given = {
             "keys": key_text,
             "listen": address_text("listen", listen),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ctypes import sizeof
 from struct import Struct
 
-from .. import _abi_fabric as abi
+from .. import _abi as abi
 
 ARGS = Struct("@IIQQQQQQQQII")
 """``mw_transfer_args_t``: packed in one step, which is faster than field by field."""

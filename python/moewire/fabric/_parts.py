@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .. import _abi_fabric as abi
+from .. import _abi as abi
 from .._base.numbers import integer, refuse
 from .._native.lib import Library
 from ..errors import DeadlineError, from_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .. import _abi_fabric as abi
+from .. import _abi as abi
 from .._base.numbers import integer, refuse
 from ..errors import ConnectingError, WouldBlockError
 from ._calls import ARGS, spare_args, take_args

@@ -31,7 +31,7 @@ CPU_ALONE: dict[Callable[..., Any], str] = {
     jobs_oracle.tuned: _TUNES,
     jobs_oracle.reserved_huge_pages: _TUNES,
     jobs_oracle.block_orders: "sources reserve at once, so that delays of the host force no order",
-    jobs_oracle.corrupted: "a variable that flips a bit of the processor's own sums",
+    jobs_oracle.corrupted: "a library that flips a bit of the processor's own sums",
 }
 
 

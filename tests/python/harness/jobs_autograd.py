@@ -75,7 +75,7 @@ def checkpointed(rank: Rank, flat: bool, reentrant: bool) -> None:
 
 def corrupted(rank: Rank, flat: bool) -> None:
     """A test of these tests: a bit that is flipped in each combine is noticed."""
-    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
     world = world_of(rank, flat, exact=True, salt=rank.size - 1)
     world = world._replace(x=[torch.ones_like(x) for x in world.x])
     with buffer_of(rank, world) as buffer:

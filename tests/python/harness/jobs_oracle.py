@@ -154,7 +154,7 @@ def same_for_every_size(rank: Rank, num_experts: int, repeats: int) -> list[list
 
 def corrupted(rank: Rank) -> str:
     """The text of the oracle's complaint when the core flips one bit."""
-    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
     case = Case(rank.size, rank.size * 2, 2, 64, 4, False, "uniform", (rank.seed, 99))
     cases.fill(case, [4] * rank.size)
     with rank.buffer(size_for([case])) as buffer:

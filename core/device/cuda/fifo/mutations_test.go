@@ -21,7 +21,7 @@ func TestMutations(t *testing.T) {
 		{Name: "room is never told", File: "queue.go", Args: []string{"-run", "TestGenerations"},
 			From: "if n > 0 {", To: "if n > 1 {"},
 		{Name: "a restart keeps the number", File: "queue.go",
-			From: "(q.next>>generationShift + 1) << generationShift", To: "q.next"},
+			From: "(q.next>>protocol.FifoShift + 1) << protocol.FifoShift", To: "q.next"},
 		{Name: "a restart does not tell the device", File: "queue.go", Args: []string{"-run", "TestNext|TestGenerations"},
 			From: "atomic.StoreUint64(&q.words[wordTaken], q.next)\n\tatomic.StoreUint64(&q.words[wordEnded], 0)",
 			To:   "atomic.StoreUint64(&q.words[wordEnded], 0)"},

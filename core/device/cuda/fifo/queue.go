@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 // Where the words are, each of 64 bits: those of mw_fifo_words, then descriptors.
@@ -17,8 +19,6 @@ const (
 	entryBytes  = 2
 	entryNumber = 3
 	entryWords  = 4
-
-	generationShift = 48
 )
 
 // MaxLength is the most descriptors that a queue has room for.
@@ -88,7 +88,7 @@ func (q *Queue) EndReason() uint64 { return atomic.LoadUint64(&q.words[wordEnded
 // forgotten, also what a broken device had begun. It returns the number that
 // the device's `next` has to be set to. Nothing of the device pushes meanwhile.
 func (q *Queue) Restart() (next uint64) {
-	q.next = (q.next>>generationShift + 1) << generationShift
+	q.next = (q.next>>protocol.FifoShift + 1) << protocol.FifoShift
 	atomic.StoreUint64(&q.words[wordTaken], q.next)
 	atomic.StoreUint64(&q.words[wordEnded], 0)
 	return q.next

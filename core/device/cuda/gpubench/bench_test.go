@@ -88,7 +88,7 @@ func TestFloors(t *testing.T) {
 			}
 			var err error
 			g.slab, err = layout.Of(layout.Shape{
-				MaxTokens: int64(c.tokens), Hidden: int64(c.hidden), NumExperts: 256, NumRanks: int64(c.ranks), FP8: c.fp8,
+				MaxTokens: int64(c.tokens), Hidden: int64(c.hidden), NumExperts: 256, NumRanks: int64(c.ranks), RowType: g.o.rowType(),
 			})
 			require.NoError(t, err)
 			res := &result{CopyGBps: 1000, DispatchUs: float64(c.dispatch) * 2e-6, CombineUs: float64(c.combine) * 4e-6}

@@ -39,9 +39,6 @@ type rank struct {
 	weights  []float32
 }
 
-// flagFP8 is MW_FLAG_FP8 of the kernels.
-const flagFP8 = 1
-
 var errNoMemory = errors.New("too little memory")
 
 func open(o *options) (*group, error) {
@@ -91,7 +88,7 @@ func (g *group) close() (err error) {
 func (g *group) fill() (err error) {
 	o := g.o
 	g.shape = layout.Shape{
-		MaxTokens: int64(o.tokens), Hidden: int64(o.hidden), NumExperts: int64(o.experts), NumRanks: int64(o.ranks), FP8: o.fp8,
+		MaxTokens: int64(o.tokens), Hidden: int64(o.hidden), NumExperts: int64(o.experts), NumRanks: int64(o.ranks), RowType: o.rowType(),
 	}
 	if g.slab, err = layout.Of(g.shape); err != nil {
 		return err
@@ -183,12 +180,8 @@ func (g *group) choose(m *rank, rng *rand.Rand) {
 
 func (g *group) tensors(m *rank) error {
 	o := g.o
-	flags := uint32(0)
-	if o.fp8 {
-		flags = flagFP8
-	}
 	call := cuda.Call{
-		Shape: g.shape, NumTokens: o.tokens, TopK: o.topK, Flags: flags, Stream: uint64(m.stream), TimeoutNs: -1,
+		Shape: g.shape, NumTokens: o.tokens, TopK: o.topK, Flags: o.rowType().Flags(), Stream: uint64(m.stream), TimeoutNs: -1,
 	}
 	local := g.slab.LocalExperts
 	var x, out, ids, weights, counts, ranges uint64

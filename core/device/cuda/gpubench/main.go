@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+
+	"github.com/moewire/moewire/core/ep/protocol"
 )
 
 type options struct {
@@ -20,6 +22,13 @@ type options struct {
 	opsPerGraph, replays, hostOps int
 	copyBytes, ordinal            int
 	loads                         int
+}
+
+func (o *options) rowType() protocol.DType {
+	if o.fp8 {
+		return protocol.FP8
+	}
+	return protocol.BF16
 }
 
 func main() {

@@ -27,7 +27,7 @@ MW_INLINE u32 mw_largest(const mw_quad &v) {
 
 // column: how many bytes two scale words of a row are apart.
 MW_INLINE void mw_store_scale(const mw_common &c, const mw_places *p, int k, int block, u32 stored, i64 column) {
-  if ((c.flags >> MW_FLAG_SCALES_SHIFT & 3) == MW_SCALES_UE8M0)
+  if (c.flags & MW_FLAG_UE8M0)
     p->scales[k][block / 4 * column + block % 4] = (u8)(stored >> 23);
   else
     *(u32 *)(p->scales[k] + block * column) = stored;
@@ -35,7 +35,7 @@ MW_INLINE void mw_store_scale(const mw_common &c, const mw_places *p, int k, int
 
 // The i-th eight values of a row, to all its places.
 MW_INLINE void mw_cast_values(const mw_common &c, const mw_quad &v, int i, const mw_places *p, i64 column) {
-  mw_cast cast = mw_cast_of(mw_largest(v), c.flags >> MW_FLAG_SCALES_SHIFT & 3);
+  mw_cast cast = mw_cast_of(mw_largest(v), c.flags & (MW_FLAG_POW2 | MW_FLAG_UE8M0));
   u32 q[4];
   for (int j = 0; j < 4; j++)
     q[j] = mw_to_e4m3_pair(__fmul_rn(mw_from_bf16(v.v[j] & 0xffffu), cast.scale),

@@ -1,6 +1,6 @@
 // What the kernels share with one another, with other ranks, and with the host:
-// structs of fixed layout. core/device/cuda has their mirrors in Go; a test
-// compares every offset.
+// structs of fixed layout. Constants are those of core/ep/protocol, which also makes the
+// mirrors of the structs in Go (make generate).
 //
 // The protocol is that of docs/protocol.md. What differs: words that a rank
 // waits for are pushed into its own memory, numbers of operations live on the
@@ -9,22 +9,7 @@
 #pragma once
 
 #include "memory_order.cuh"
-
-enum {
-  MW_MAX_RANKS = 48,
-  MW_MAX_SLOTS = 8,
-  MW_MAX_TOPK = 64,
-  MW_OPEN_RING = 16, // more operations than can be under way: 2 MW_MAX_SLOTS
-  MW_LINE = 64,
-  MW_NUM_EXTRAS = 4,
-  MW_BLOCK = 128, // values that share one fp8 scale
-  MW_RECORD_RING = 1024,
-  MW_RECORD_WORDS = 16,
-};
-
-// An operation's number plus one stands in the upper 48 bits of a word, detail
-// in the lower 16; 0 is never.
-enum { MW_OP_SHIFT = 16, MW_DETAIL = 0xffff, MW_FINAL = 0x8000, MW_COUNT = 0x7fff };
+#include "protocol.cuh"
 
 MW_INLINE u64 mw_word(u64 op, u64 detail) { return (op + 1) << MW_OP_SHIFT | detail; }
 MW_INLINE u64 mw_op_of(u64 word) { return (word >> MW_OP_SHIFT) - 1; }
@@ -32,8 +17,8 @@ MW_INLINE u64 mw_op_of(u64 word) { return (word >> MW_OP_SHIFT) - 1; }
 // What one peer pushes into this rank's memory.
 struct mw_inbox {
   u64 open[MW_OPEN_RING];      // by operation modulo the ring: its slot is open
-  u64 y_ready[MW_MAX_SLOTS];   // by the peer's slot: combines published, final bit
-  u64 row_order[MW_MAX_SLOTS]; // by the peer's slot: whether this rank's rows have places there
+  u64 y_ready[MW_MAX_SLOTS_CUDA];   // by the peer's slot: combines published, final bit
+  u64 row_order[MW_MAX_SLOTS_CUDA]; // by the peer's slot: whether this rank's rows have places there
 };
 
 // Where the shared part of a rank's memory begins: inboxes, then slabs.
@@ -115,11 +100,11 @@ struct mw_state {
   u64 epoch;  // that this rank has joined; written by the host
   u64 in;     // its members at the latest look (mw_look); all of them when the host has just joined the epoch
   u64 wild;   // ranks of which a wild word was found: mw_violates
-  mw_slot slot[MW_MAX_SLOTS];
+  mw_slot slot[MW_MAX_SLOTS_CUDA];
   mw_wait_times wait_times[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_counters
   u64 wait_for[2][MW_MAX_RANKS];
-  mw_remote_rest rest[MW_MAX_SLOTS][MW_MAX_RANKS];
+  mw_remote_rest rest[MW_MAX_SLOTS_CUDA][MW_MAX_RANKS];
 };
 
 // What the host says: written by it, in memory that both see.
@@ -141,15 +126,6 @@ struct mw_report {
   u64 held[MW_MAX_RANKS];  // the value of that word
 };
 
-// Words that can be wild: docs/protocol.md, "Words that cannot be".
-enum {
-  MW_WILD_COUNTER = 1, // rows reserved for an expert
-  MW_WILD_LAYOUT = 2,  // a range of rows
-  MW_WILD_OPEN = 3,    // the slab that an owner has opened
-  MW_WILD_HEAD = 4,    // how a message begins
-  MW_WILD_COUNTS = 5,  // the counts in a message
-};
-
 // More than any ranks reserve of an expert, whatever shapes they call with.
 const u64 MW_MAX_RESERVED = (u64)MW_MAX_RANKS << 31;
 
@@ -164,8 +140,6 @@ struct mw_record {
   u64 bytes, copied; // placed, or read; copied by a combine
 };
 
-enum { MW_RECORD_DISPATCH = 1, MW_RECORD_COMBINE = 2, MW_RECORD_READERS = 3 }; // the last: a wait for readers
-
 // What the device has counted, in memory that the host reads. Behind it are the
 // rows that each local expert was sent.
 struct mw_counters {
@@ -177,42 +151,6 @@ struct mw_counters {
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS];
   u64 wait_for[2][MW_MAX_RANKS]; // ns; of dispatches, of combines
   mw_record ring[MW_RECORD_RING];
-};
-
-enum {
-  MW_ERROR_NONE = 0,
-  MW_ERROR_EXPERT = 1,   // topk_idx out of range: position, value, 0, K
-  MW_ERROR_MISMATCH = 2, // parameters: rank, index, mine, theirs
-  MW_ERROR_CAPACITY = 3, // no room for rows: rank, what its counter holds
-  MW_ERROR_FENCED = 4,   // this rank is no longer a member
-  MW_ERROR_NO_HOST = 5,  // the host did not decide on a late rank: rank
-  MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
-  MW_ERROR_STALE = 7,    // combine of a slot that holds no operation
-  MW_ERROR_PROXY = 16,   // the host's end of the queue is over: why (fifo.cuh)
-  MW_ERROR_MESSAGE = 17, // a message holds no row, or not the counts: rank, its bytes
-  MW_ERROR_NEAR = 18,    // launches for remote ranks are missing: the remote ranks
-  MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch, K
-  MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
-  MW_ERROR_WILD = 10,    // a word of this rank's own memory that no rank can have stored: MW_WILD_*, where (all bits: not known), value, the largest one allowed
-};
-
-// The record beside `arrive`: what a rank believes of the call.
-enum { MW_PARAM_OP, MW_PARAM_TOKENS_MAX, MW_PARAM_HIDDEN, MW_PARAM_EXPERTS, MW_PARAM_FLAGS, MW_PARAM_TOPK, MW_PARAM_TOKENS, MW_PARAM_EXTRAS, MW_NUM_PARAMS };
-
-enum {
-  MW_FLAG_FP8 = 1,
-  MW_FLAG_FP32_OUTPUTS = 2,   // expert outputs are float32
-  MW_FLAG_SCALES_SHIFT = 2,   // two bits: the format of scales
-  MW_FLAG_FLAT = 0x10,        // rows per rank, in order, with columns
-  MW_FLAG_NO_ROUTING = 0x20,  // without topk_idx and topk_weights
-  MW_FLAG_PARAMS = 0x3f,      // what ranks must agree on
-  MW_FLAG_ORDERED = 0x40,     // rows lie in order of rank and token
-  MW_FLAG_PRE_REDUCE = 0x80,  // sums are made by rank; this rank's own choice
-  MW_FLAG_HAS_MORE = 0x100,   // this rank will dispatch again for the same batch; its own choice
-  MW_FLAG_FILL = 0x200,       // the slab is filled with NaN before it is opened; this rank's own choice
-  MW_FLAG_REMOTE = 0x10000,      // launches for remote ranks are among those of the call
-  MW_FLAG_SPLIT = 0x20000,    // the second phase is launched apart: the first one waits for no room in a ring
-  MW_FLAG_REST = 0x40000,     // of a launch that takes messages: it comes before a release, and waits for no rows
 };
 
 // What every kernel is given.

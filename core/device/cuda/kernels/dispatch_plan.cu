@@ -81,7 +81,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->ordered = c.flags & MW_FLAG_ORDERED ? 1 : 0;
     s->placed = s->ordered ? 0 : s->writers;
     s->ticket = c.ticket;
-    u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAG_PARAMS};
+    u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAGS_AGREED};
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
     s->topk = c.topk;
     s->extras = mw_extras(c);

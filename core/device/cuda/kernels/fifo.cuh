@@ -9,8 +9,6 @@
 
 #include "slots.cuh"
 
-enum { MW_FIFO_SHIFT = 48 };
-
 // One request. `seq` is written last, and is the number plus one.
 struct alignas(32) mw_descriptor {
   u64 seq;

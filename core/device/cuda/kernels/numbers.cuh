@@ -49,17 +49,15 @@ struct mw_cast {
   u32 stored;  // bits of the scale that goes with the rows
 };
 
-enum { MW_SCALES_FLOAT32 = 0, MW_SCALES_POW2 = 1, MW_SCALES_UE8M0 = 2 };
-
-// largest is the block's largest magnitude, compared by bits.
-MW_INLINE mw_cast mw_cast_of(u32 largest, u32 format) {
+// largest is the block's largest magnitude, compared by bits. pow2: scales are powers of two.
+MW_INLINE mw_cast mw_cast_of(u32 largest, bool pow2) {
   float amax = mw_from_bf16(largest);
   if (amax < 1e-4f) amax = 1e-4f;
   mw_cast c;
   float stored = __fdiv_rn(amax, 448.0f);
   c.scale = __fdiv_rn(448.0f, amax);
   c.stored = mw_bits_of(stored);
-  if (format != MW_SCALES_FLOAT32 && c.stored < 0x7f800000u) {
+  if (pow2 && c.stored < 0x7f800000u) {
     c.stored = (c.stored + 0x7fffffu) & ~0x7fffffu; // up to a power of two
     c.scale = __fdiv_rn(1.0f, mw_float_of(c.stored));
   }

@@ -18,10 +18,10 @@ struct mw_beginning {
 
 MW_INLINE void mw_store_params(const mw_common &c, u64 op, u64 *p) {
   mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
-  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX], c.max_tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_MAX_TOKENS], c.max_tokens);
   mw_store_relaxed_sys(&p[MW_PARAM_HIDDEN], c.hidden);
   mw_store_relaxed_sys(&p[MW_PARAM_EXPERTS], c.num_experts);
-  mw_store_relaxed_sys(&p[MW_PARAM_FLAGS], c.flags & MW_FLAG_PARAMS);
+  mw_store_relaxed_sys(&p[MW_PARAM_FLAGS], c.flags & MW_FLAGS_AGREED);
   mw_store_relaxed_sys(&p[MW_PARAM_TOPK], c.topk);
   mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], mw_tokens(c));
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], mw_extras(c));

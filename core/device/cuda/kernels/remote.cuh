@@ -19,12 +19,6 @@ struct mw_mail {
   u64 pad;
 };
 
-// Kinds of descriptors: `what` is the kind and rank << 8.
-enum {
-  MW_REMOTE_SEND = 1,    // the lease of that number has a message of `bytes`
-  MW_REMOTE_RELEASE = 2, // the message of that number is not used any more
-};
-
 // What the device knows of one rank, in its own memory. The counts are zeros when
 // a generation of the queue begins.
 struct mw_remote {

@@ -5,15 +5,10 @@
 
 #include "remote.cuh"
 
-// MW_REMOTE_RELEASED: the owner has released the operation, and there will be no
-// outputs of combine `number + 1`.
-enum { MW_REMOTE_ROWS = 1, MW_REMOTE_OUTPUTS = 2, MW_REMOTE_COUNTS = 3, MW_REMOTE_RELEASED = 4 };
-
 // Of the operations that a rank has begun it holds one per slot at most. The others it
 // has released: there will be no more outputs of them. Every message says which it
 // holds, each by its age, which is 1 for the latest one; 0: none. All that are older
 // than ages go have the same, so of one of these nothing is said as long as any is held.
-enum { MW_REMOTE_AGE_BITS = 16, MW_REMOTE_OLDEST = (1 << MW_REMOTE_AGE_BITS) - 1, MW_REMOTE_AGES = 64 / MW_REMOTE_AGE_BITS };
 
 // How every message begins.
 struct alignas(64) mw_remote_head {
@@ -29,7 +24,7 @@ struct alignas(64) mw_remote_head {
   u64 topk, extras;
   u64 bytes;   // of a message with rows
   u64 begun;   // operations that the sender has begun
-  u64 held[MW_MAX_SLOTS / MW_REMOTE_AGES]; // the ages of those that it holds
+  u64 held[MW_MAX_SLOTS_CUDA / MW_REMOTE_AGES]; // the ages of those that it holds
 };
 
 struct mw_remote_send_args {
@@ -72,8 +67,6 @@ struct mw_remote_parts {
 // The bytes of a message of counts alone.
 MW_INLINE u64 mw_remote_counts_bytes(i64 experts) { return sizeof(mw_remote_head) + 4 * (u64)experts; }
 
-enum { MW_REMOTE_SLACK = 8 * 16 + 64 }; // what aligning the parts may take, of each at most
-
 MW_INLINE i64 mw_remote_align(i64 n, i64 to) { return (n + to - 1) / to * to; }
 
 // The bytes of an extra column, or of all, for so many rows.
@@ -114,7 +107,7 @@ MW_INLINE u64 mw_remote_age(u64 begun, u64 op) { return min(begun + 1 - op, (u64
 MW_INLINE void mw_remote_put_held(const mw_common &c, mw_remote_head *h) {
   h->begun = c.state->next_op;
   MW_UNROLL
-  for (int j = 0; j < MW_MAX_SLOTS; j++) {
+  for (int j = 0; j < MW_MAX_SLOTS_CUDA; j++) {
     const mw_slot *s = &c.state->slot[j];
     if (j < c.num_slots && s->op && !s->released)
       h->held[j / MW_REMOTE_AGES] |= mw_remote_age(h->begun, s->op) << j % MW_REMOTE_AGES * MW_REMOTE_AGE_BITS;
@@ -124,7 +117,7 @@ MW_INLINE void mw_remote_put_held(const mw_common &c, mw_remote_head *h) {
 // Whether the sender of a message holds an operation that it has begun.
 MW_INLINE bool mw_remote_holds(const mw_remote_head *h, u64 op) {
   u64 age = mw_remote_age(h->begun, op);
-  for (int j = 0; j < MW_MAX_SLOTS; j++)
+  for (int j = 0; j < MW_MAX_SLOTS_CUDA; j++)
     if ((h->held[j / MW_REMOTE_AGES] >> j % MW_REMOTE_AGES * MW_REMOTE_AGE_BITS & MW_REMOTE_OLDEST) == age) return true;
   return false;
 }

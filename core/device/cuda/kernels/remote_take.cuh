@@ -40,11 +40,11 @@ MW_INLINE u64 *mw_remote_layout(const mw_common &c, const mw_slab &g, u8 *slab, 
   return (u64 *)(slab + g.layout) + l * c.num_ranks + rank;
 }
 
-MW_INLINE bool mw_remote_is_flat(const mw_slot *s) { return s->call[MW_PARAM_FLAGS - MW_PARAM_TOKENS_MAX] & MW_FLAG_FLAT; }
+MW_INLINE bool mw_remote_is_flat(const mw_slot *s) { return s->call[MW_PARAM_FLAGS - MW_PARAM_MAX_TOKENS] & MW_FLAG_FLAT; }
 
 // How many experts have rows apart in a slot's operation.
 MW_INLINE i64 mw_remote_experts(const mw_common &c, const mw_slot *s) {
-  return mw_remote_is_flat(s) ? 1 : s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
+  return mw_remote_is_flat(s) ? 1 : s->call[MW_PARAM_EXPERTS - MW_PARAM_MAX_TOKENS] / c.num_ranks;
 }
 
 // Whether the source has called with the parameters of this rank.
@@ -69,7 +69,7 @@ MW_INLINE bool mw_remote_fits(const mw_common &c, const mw_slot *s, const mw_rem
 MW_INLINE void mw_remote_store_params(const mw_slot *s, u8 *slab, int rank, const mw_remote_head *h) {
   u64 *p = mw_line_at(slab, s->slab.params, rank);
   mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
-  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
+  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_MAX_TOKENS + i], h->call[i]);
   mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
   mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);

@@ -19,12 +19,12 @@ MW_INLINE void mw_notify_owner(const mw_common &c, mw_slot *s, int owner) {
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
   u64 op = s->op - 1, *p = mw_line_at(slab, c.slab.params, c.rank);
   mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
-  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], s->call[i]);
+  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_MAX_TOKENS + i], s->call[i]);
   mw_store_relaxed_sys(&p[MW_PARAM_TOPK], s->topk);
   mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], s->tokens);
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], s->extras);
-  bool flat = s->call[MW_PARAM_FLAGS - MW_PARAM_TOKENS_MAX] & MW_FLAG_FLAT;
-  int local = flat ? 1 : (int)s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
+  bool flat = s->call[MW_PARAM_FLAGS - MW_PARAM_MAX_TOKENS] & MW_FLAG_FLAT;
+  int local = flat ? 1 : (int)s->call[MW_PARAM_EXPERTS - MW_PARAM_MAX_TOKENS] / c.num_ranks;
   for (int l = 0; l < local; l++) // where it lies is the same for every shape
     mw_store_relaxed_sys(mw_layout_at(c, slab, l, c.rank), 0);
   mw_store_release_sys(mw_line_at(slab, c.slab.arrive, c.rank), mw_word(op, 0));
@@ -121,10 +121,10 @@ MW_INLINE u64 mw_extras(const mw_common &c) {
 // Whether a rank has called with the same parameters. If not, the buffer ends.
 // Of flat rows K and the columns are the same, too.
 MW_INLINE bool mw_agrees(const mw_common &c, u8 *slab, int rank) {
-  u64 own[] = {0, (u64)c.max_tokens, (u64)c.hidden, (u64)c.num_experts, c.flags & MW_FLAG_PARAMS, (u64)c.topk, 0, mw_extras(c)};
+  u64 own[] = {0, (u64)c.max_tokens, (u64)c.hidden, (u64)c.num_experts, c.flags & MW_FLAGS_AGREED, (u64)c.topk, 0, mw_extras(c)};
   const u64 *p = mw_line_at(slab, c.slab.params, rank);
   int last = c.flags & MW_FLAG_FLAT ? MW_PARAM_EXTRAS : MW_PARAM_FLAGS;
-  for (int i = MW_PARAM_TOKENS_MAX; i <= last; i++) {
+  for (int i = MW_PARAM_MAX_TOKENS; i <= last; i++) {
     u64 theirs = mw_load_relaxed_sys(&p[i]);
     if (theirs == own[i] || i == MW_PARAM_TOKENS) continue;
     mw_fail(c, MW_ERROR_MISMATCH, rank, i, own[i], theirs);

@@ -48,7 +48,7 @@ MW_INLINE u8 *mw_slab_at(const mw_common &c, int rank, int slot) {
   return mw_arena_of(c, rank) + c.slab_off + slot * c.slab_bytes;
 }
 
-MW_INLINE u64 *mw_line_at(u8 *slab, i64 off, int rank) { return (u64 *)(slab + off + rank * MW_LINE); }
+MW_INLINE u64 *mw_line_at(u8 *slab, i64 off, int rank) { return (u64 *)(slab + off + rank * MW_LINE_BYTES); }
 
 // The block of rows of an expert, of all ranks' blocks; -1 for no expert.
 MW_INLINE int mw_block_of(const mw_common &c, i64 expert) {

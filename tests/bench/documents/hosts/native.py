@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p, cast
 from typing import Any, ClassVar
 
-from moewire import _abi_fabric as abi
+from moewire import _abi as abi
 from moewire._abi import MW_ERR_WOULD_BLOCK
 from moewire._native.lib import library
 from moewire.bench import compiler

@@ -60,7 +60,7 @@ MW_INLINE void mw_four_cast(const mw_four_args &a, int t, u8 *message) {
   const mw_quad *x = (const mw_quad *)(a.x + (i64)t * a.hidden * 2);
   for (int i = threadIdx.x; i < a.hidden / 8; i += blockDim.x) {
     mw_quad v = x[i];
-    mw_cast cast = mw_cast_of(mw_four_largest(v), MW_SCALES_FLOAT32);
+    mw_cast cast = mw_cast_of(mw_four_largest(v), false);
     u32 q[4];
     for (int j = 0; j < 4; j++)
       q[j] = mw_to_e4m3_pair(__fmul_rn(mw_from_bf16(v.v[j] & 0xffffu), cast.scale),

@@ -1,12 +1,10 @@
-package layout
+package protocol
 
 import (
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestFits: at the edges, and where sums would wrap.
@@ -27,7 +25,7 @@ func TestFits(t *testing.T) {
 // TestSealed: a sealed word with any one bit or two bits changed is none.
 func TestSealed(t *testing.T) {
 	for _, op := range []uint64{0, 1, 2, 7, 1000, 1<<43 - 1} {
-		for _, source := range []int{0, 1, rankset.MaxRanks - 1} {
+		for _, source := range []int{0, 1, MaxRanks - 1} {
 			word := Sealed(op, source)
 			require.True(t, IsFor(word, op))
 			require.True(t, IsSealed(word, source))

@@ -1,0 +1,27 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
+)
+
+// What the header repeats of core/ep/protocol. A difference does not compile: an array index
+// other than 0 is out of range.
+var (
+	_ = [1]struct{}{C.MW_MAX_RANKS - rankset.MaxRanks: {}}
+	_ = [1]struct{}{C.MW_MAX_TOPK - protocol.MaxTopK: {}}
+	_ = [1]struct{}{C.MW_MAX_EXTRAS - protocol.NumExtras: {}}
+	_ = [1]struct{}{C.MW_MAX_EXTRA_BYTES - protocol.MaxExtraBytes: {}}
+	_ = [1]struct{}{C.MW_MAX_RECORDS - protocol.MaxRecords: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_FP8 - protocol.FlagFP8: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_HAS_MORE - protocol.FlagHasMore: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_FP32_OUTPUTS - protocol.FlagFP32Outputs: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_FLAT - protocol.FlagFlat: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_NO_ROUTING - protocol.FlagNoRouting: {}}
+	_ = [1]struct{}{C.MW_DISPATCH_PRE_REDUCE - protocol.FlagPreReduce: {}}
+	_ = [1]struct{}{C.MW_RECORD_DISPATCH - protocol.RecordDispatch: {}}
+	_ = [1]struct{}{C.MW_RECORD_COMBINE - protocol.RecordCombine: {}}
+)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../../../.."
+
+// TestGenerated fails when a generated file is not what the generator makes of its source.
+func TestGenerated(t *testing.T) {
+	from, err := open(root)
+	require.NoError(t, err)
+	for _, out := range outputs {
+		want, err := out.make(from)
+		require.NoError(t, err, out.name)
+		got, err := os.ReadFile(filepath.Join(root, out.name))
+		require.NoError(t, err)
+		if string(got) != string(want) {
+			t.Errorf("%s is not what the generator makes: run `make generate`", out.name)
+		}
+	}
+}
+
+func TestCName(t *testing.T) {
+	for name, want := range map[string]string{
+		"MaxTopK": "MW_MAX_TOPK", "FlagFP32Outputs": "MW_FLAG_FP32_OUTPUTS", "FlagUE8M0": "MW_FLAG_UE8M0",
+		"MaxSlotsCUDA": "MW_MAX_SLOTS_CUDA", "Detail": "MW_DETAIL",
+	} {
+		require.Equal(t, want, cName(name))
+	}
+}
+
+func TestFieldsOf(t *testing.T) {
+	fields, err := fieldsOf("const u8 *x; u64 a, b[2][MW_MAX_RANKS];\n  mw_slab slab;")
+	require.NoError(t, err)
+	require.Equal(t, []field{
+		{typ: "u8", name: "x", pointer: true}, {typ: "u64", name: "a"},
+		{typ: "u64", name: "b", length: []string{"2", "MW_MAX_RANKS"}}, {typ: "mw_slab", name: "slab"},
+	}, fields)
+	_, err = fieldsOf("void (*call)(int);")
+	require.Error(t, err)
+}
