@@ -119,6 +119,13 @@ var layers = []layer{
 		"core/transport", "core/transport/cudaipc", "core/transport/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
+	// Puts a rank together: a configuration becomes a group and an engine.
+	{"core/node", []string{
+		"core/ep", "core/ep/gpu", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/transport", "core/transport/cudaring", "core/transport/multihost", "core/transport/shm", "core/transport/tcp",
+		"core/transport/verbs", "core/group/rankset", "core/link", "core/op", "core/telemetry", "core/wire",
+	}},
+
 	{"capi", []string{"core/..."}},
 	{"examples/...", []string{"core/..."}},
 	{"tests/model/search", nil},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -150,9 +151,9 @@ func closeAll(all []*rank) {
 // op is one operation of one rank: its inputs and outputs.
 type op struct {
 	r      *rank
-	args   gpu.DispatchArgs
+	args   ep.DispatchArgs
 	res    gpu.Result
-	combin gpu.CombineArgs
+	combin ep.CombineArgs
 	x, out *tensor[uint16]
 	ids    *tensor[int64]
 	w      *tensor[float32]
@@ -177,13 +178,15 @@ func newOpOf(r *rank, s layout.Shape, tokens int, rng *rand.Rand) *op {
 		o.ids.values[i] = rng.Int64N(s.NumExperts+1) - 1
 		o.w.values[i] = float32(rng.IntN(4)) / 2
 	}
-	o.args = gpu.DispatchArgs{
-		X: o.x.at, TopkIdx: o.ids.at, NumTokens: tokens, Hidden: int(s.Hidden), TopK: topK, MaxTokens: int(s.MaxTokens),
-		NumExperts: int(s.NumExperts), ActiveRanks: r.active.at, Stream: r.stream, Timeout: -1,
+	o.args = ep.DispatchArgs{
+		NumTokens: tokens, Hidden: int(s.Hidden), TopK: topK, MaxTokens: int(s.MaxTokens), NumExperts: int(s.NumExperts), Timeout: -1,
+		Device: &ep.DeviceDispatch{X: o.x.at, TopkIdx: o.ids.at, ActiveRanks: r.active.at, Stream: r.stream},
 	}
-	o.combin = gpu.CombineArgs{
-		TopkIdx: o.ids.at, TopkWeights: o.w.at, Out: o.out.at, NumTokens: tokens, TopK: topK,
-		ActiveRanks: r.active.at, Stream: r.stream, Timeout: -1,
+	o.combin = ep.CombineArgs{
+		NumTokens: tokens, TopK: topK, Timeout: -1,
+		Device: &ep.DeviceCombine{
+			TopkIdx: o.ids.at, TopkWeights: o.w.at, Out: o.out.at, ActiveRanks: r.active.at, Stream: r.stream,
+		},
 	}
 	return o
 }
@@ -194,11 +197,11 @@ func float(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // dispatch and combine launch the operation; experts return the rows as they
 // came.
-func (o *op) dispatch() { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseDone)) }
+func (o *op) dispatch() { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseDone)) }
 
 func (o *op) combine() {
-	o.combin.X = o.res.RecvX
-	_, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseDone)
+	o.combin.Device.X = o.res.RecvX
+	_, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseDone)
 	require.NoError(o.r.t, err)
 }
 

@@ -405,7 +405,7 @@ func (r *rank) awaitCurrent(kind telemetry.Kind, op uint64) {
 	}, connectIn, time.Millisecond)
 }
 
-func send(o *op) { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) }
+func send(o *op) { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent)) }
 
 // TestCurrent: the first operation is shown, too, and none once all have ended.
 func TestCurrent(t *testing.T) {

@@ -99,8 +99,8 @@ func TestHostsDrainWhatWasPushed(t *testing.T) {
 			open := gates[0].shut()
 			defer open()
 			all[1].combine()
-			all[0].combin.X = all[0].res.RecvX
-			_, err := ranks[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseSent)
+			all[0].combin.Device.X = all[0].res.RecvX
+			_, err := ranks[0].Combine(all[0].res.Handle, &all[0].combin, ep.PhaseSent)
 			require.NoError(t, err)
 			ranks[0].sync()
 			left := make(chan error, 1)

@@ -14,8 +14,8 @@ import (
 
 // flatten makes an operation one of flat rows.
 func (o *op) flatten() {
-	o.args.Flat, o.args.TopkWeights, o.combin.Flat = true, o.w.at, true
-	o.combin.TopkIdx, o.combin.TopkWeights = 0, 0
+	o.args.Flat, o.args.Device.TopkWeights, o.combin.Flat = true, o.w.at, true
+	o.combin.Device.TopkIdx, o.combin.Device.TopkWeights = 0, 0
 }
 
 // ranksOf are those that a token goes to.

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -43,7 +42,7 @@ func TestHostsReleased(t *testing.T) {
 			require.NoError(t, o.r.Release(o.res.Handle, o.r.stream))
 		},
 		"between two phases": func(o *op) {
-			require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+			require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			cancelled, err := o.r.CancelReceive(o.res.Handle, o.r.stream)
 			require.True(t, cancelled)
 			require.NoError(t, err)
@@ -51,7 +50,7 @@ func TestHostsReleased(t *testing.T) {
 		"by the next dispatch": func(o *op) {
 			o.dispatch()
 			next := *o
-			require.NoError(t, o.r.Dispatch(&next.args, &next.res, gpu.PhaseSent))
+			require.NoError(t, o.r.Dispatch(&next.args, &next.res, ep.PhaseSent))
 		},
 		"before the other begins": nil,
 	} {
@@ -59,7 +58,7 @@ func TestHostsReleased(t *testing.T) {
 			h, all := newLoneHosts(t)
 			if letGo == nil {
 				o := all[1]
-				require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+				require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 				require.NoError(t, o.r.Release(o.res.Handle, o.r.stream))
 				o.r.sync()
 				all[0].dispatch()
@@ -67,8 +66,8 @@ func TestHostsReleased(t *testing.T) {
 				all[0].dispatch()
 				letGo(all[1])
 			}
-			all[0].combin.X = all[0].res.RecvX
-			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+			all[0].combin.Device.X = all[0].res.RecvX
+			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, ep.PhaseDone)
 			require.NoError(t, err)
 			all[0].r.sync()
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
@@ -84,7 +83,7 @@ func TestHostsReleased(t *testing.T) {
 func TestHostsReleasedOnceCombined(t *testing.T) {
 	for name, letGo := range map[string]func(*op){
 		"by Release":           func(o *op) { require.NoError(t, o.r.Release(o.res.Handle, o.r.stream)) },
-		"by the next dispatch": func(o *op) { require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) },
+		"by the next dispatch": func(o *op) { require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, all := newLoneHosts(t)
@@ -93,7 +92,7 @@ func TestHostsReleasedOnceCombined(t *testing.T) {
 			}
 			h.ends("a combine of all")
 			letGo(all[1])
-			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, ep.PhaseDone)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
@@ -146,7 +145,7 @@ func TestHostsTakenSlot(t *testing.T) {
 				second = append(second, newOpOf(r, many, int(many.MaxTokens), rng))
 			}
 			for _, o := range first {
-				require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+				require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			}
 			h.ends("first phases")
 			require.NoError(t, first[1].r.Receive(first[1].res.Handle))

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"net/netip"
@@ -14,18 +14,23 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
+// unmade is a buffer that was never connected.
+func unmade() *Buffer { return &Buffer{name: "buffer 7", engine: &onCPU{}} }
+
 // TestPathsWithoutDomain: while a join is being undone, there is a core but no domain for
 // a moment.
 func TestPathsWithoutDomain(t *testing.T) {
-	_, err := (&buffer{id: 7}).paths()
+	_, err := unmade().Paths()
 	require.ErrorIs(t, err, ep.ErrInvalid)
 	require.ErrorContains(t, err, "buffer 7 is not connected yet")
 }
 
 // TestPathsOfClosed: a call has found the buffer before it was closed.
 func TestPathsOfClosed(t *testing.T) {
-	for _, b := range []*buffer{{id: 7, closed: true}, {id: 7, closed: true, dom: pairOfDomains(t)[0]}} {
-		_, err := b.paths()
+	for _, dom := range []*multihost.Domain{nil, pairOfDomains(t)[0]} {
+		b := unmade()
+		b.closed, b.dom = true, dom
+		_, err := b.Paths()
 		require.ErrorIs(t, err, ep.ErrClosed)
 		require.ErrorContains(t, err, "buffer 7 was closed")
 	}
@@ -44,11 +49,11 @@ func TestCommitIsNotForgotten(t *testing.T) {
 		all[r] = listeners[r].Metadata()
 	}
 	changes := both(t, func(r int) (*multihost.Change, error) { return listeners[r].Reconnect(all, 20*time.Second) })
-	b := &buffer{rendezvous: rendezvous{change: changes[0]}}
+	b := &Buffer{rendezvous: rendezvous{change: changes[0]}}
 	changes[0].Abort() // as if the domain had taken another change
 	require.Error(t, b.commit())
 	require.Error(t, b.commit(), "the change was forgotten")
-	b = &buffer{rendezvous: rendezvous{change: changes[1]}}
+	b = &Buffer{rendezvous: rendezvous{change: changes[1]}}
 	require.NoError(t, b.commit())
 	require.NoError(t, b.commit(), "once is enough")
 }
@@ -86,4 +91,15 @@ func pairOfDomains(t *testing.T) [2]*multihost.Domain {
 		}
 	})
 	return d
+}
+
+// TestCloseWipesKeys: a closed buffer holds no key.
+func TestCloseWipesKeys(t *testing.T) {
+	b := unmade()
+	require.NoError(t, b.Close(), "without keys")
+	b.open.Keys = wire.GenerateKeyring()
+	id := b.open.Keys.Current()
+	require.True(t, b.open.Keys.Has(id))
+	require.NoError(t, b.Close())
+	require.False(t, b.open.Keys.Has(id))
 }

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -11,40 +11,28 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
-	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/wire"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
-var localKeys = wire.GenerateKeyring()
-
-// onDevice makes one rank of two on a device of the emulator, not connected.
-func onDevice(t *testing.T, rank, ordinal int) *buffer {
-	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
-	require.NoError(t, err)
-	b := &buffer{onGPU: &onGPU{
-		cfg: gpu.Config{NumBytes: n}, ordinal: ordinal, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00"),
-	}}
-	b.open = listenerConfig(rank, 2, nil)
-	b.open.Keys = localKeys
-	require.NoError(t, b.openGPU())
+// withDevice makes one rank of two on a device of the emulator, not connected.
+func withDevice(t *testing.T, rank, ordinal int) *Buffer {
+	b := newOnCUDA(t, rank, 2, func(c *Config) { c.CUDA.Ordinal = ordinal })
 	require.NotEmpty(t, b.open.Shm.Params)
-	require.NoError(t, b.listen())
-	b.id = buffers.add(b)
 	return b
 }
 
 // placementsOf returns the placements by which both ranks dispatch.
-func placementsOf(pair [2]*buffer) (o [2]gpu.Placement) {
+func placementsOf(pair [2]*Buffer) (o [2]gpu.Placement) {
 	for r, b := range pair {
-		o[r] = b.onGPU.cfg.Placement
+		o[r] = onDevice(b).cfg.Placement
 	}
 	return o
 }
 
-func installPair(t *testing.T, pair [2]*buffer) {
+func installPair(t *testing.T, pair [2]*Buffer) {
 	ended := make(chan error, 2)
 	for _, b := range pair {
-		go func() { ended <- b.install() }()
+		go func() { ended <- b.Install() }()
 	}
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
@@ -55,17 +43,17 @@ func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "2")
 	t.Setenv("EMULATOR_NO_ATOMICS", "1")
-	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
+	pair := [2]*Buffer{withDevice(t, 0, 0), withDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	for again := range 2 {
 		require.Equal(t, [2]gpu.Placement{gpu.PlacementByCounts, gpu.PlacementByCounts}, placementsOf(pair))
-		paths, err := pair[0].paths()
+		paths, err := pair[0].Paths()
 		require.NoError(t, err)
 		require.Equal(t, "its own memory", paths[0].Why)
 		require.Equal(t, "memory mapped by descriptor; rows get their places by counts, as with deterministic: "+
 			"the devices of ranks 0 and 1 have no native atomics with each other that their processes know of", paths[1].Why)
 		if again == 0 {
-			require.NoError(t, errors.Join(pair[0].update(), pair[1].update()))
+			require.NoError(t, errors.Join(pair[0].Update(), pair[1].Update()))
 			require.Equal(t, [2]error{}, connectPair(pair, soon))
 			installPair(t, pair)
 		}
@@ -79,22 +67,22 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "3")
 	t.Setenv("EMULATOR_NO_ATOMICS", "0-2")
-	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
+	pair := [2]*Buffer{withDevice(t, 0, 0), withDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	require.Equal(t, [2]gpu.Placement{gpu.PlacementFirstCome, gpu.PlacementFirstCome}, placementsOf(pair))
-	paths, err := pair[1].paths()
+	paths, err := pair[1].Paths()
 	require.NoError(t, err)
 	require.Equal(t, "memory mapped by descriptor", paths[0].Why)
-	require.Zero(t, mwiBufferClose(pair[1].id))
-	pair[1] = onDevice(t, 1, 2)
-	require.NoError(t, pair[0].update())
+	require.NoError(t, pair[1].Close())
+	pair[1] = withDevice(t, 1, 2)
+	require.NoError(t, pair[0].Update())
 	for _, err := range connectPair(pair, time.Hour) {
 		require.ErrorIs(t, err, ep.ErrInvalid)
 		require.ErrorContains(t, err, "ranks 0 and 1 have no native atomics")
 	}
-	require.Zero(t, mwiBufferClose(pair[1].id))
-	pair[1] = onDevice(t, 1, 1)
-	require.NoError(t, pair[0].update())
+	require.NoError(t, pair[1].Close())
+	pair[1] = withDevice(t, 1, 1)
+	require.NoError(t, pair[0].Update())
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	installPair(t, pair)
 	require.Equal(t, [2]gpu.Placement{gpu.PlacementFirstCome, gpu.PlacementFirstCome}, placementsOf(pair))
@@ -105,11 +93,11 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 // and the device is released.
 func TestLinksAreAsked(t *testing.T) {
 	emu := cudatest.Emulate(t)
-	b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: 1 << 20}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
-	b.open = listenerConfig(0, 1, nil)
+	cfg := configOnCUDA(t, 0, 1)
+	g := newCUDA(&cfg)
 	emu.FailAfter("cuDeviceGetCount", 1, outOfMemory) // the first call is that of the opening
-	require.ErrorContains(t, b.openGPU(), "cuDeviceGetCount")
-	require.Nil(t, b.onGPU.dev)
+	require.ErrorContains(t, g.open(new(multihost.Config)), "cuDeviceGetCount")
+	require.Nil(t, g.dev)
 }
 
 // TestPathsByFabric: paths say how memory without descriptors is reached. A rank's path
@@ -133,9 +121,9 @@ func TestPathsByFabric(t *testing.T) {
 // wordsOfPair returns the words of rank 0 for itself and for rank 1, which is on another
 // device.
 func wordsOfPair(t *testing.T) (words [2]string) {
-	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
+	pair := [2]*Buffer{withDevice(t, 0, 0), withDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
-	paths, err := pair[0].paths()
+	paths, err := pair[0].Paths()
 	require.NoError(t, err)
 	for r := range words {
 		words[r] = paths[r].Why

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -11,48 +11,32 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
-	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/transport/fake"
 	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/tcp"
-	"github.com/moewire/moewire/core/transport/verbs"
-	"github.com/moewire/moewire/core/wire"
 )
 
 // remotePair makes two ranks on the emulated device that treat each other as ranks of
 // other hosts, not connected.
-func remotePair(t *testing.T) (pair [2]*buffer) {
-	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
-	require.NoError(t, err)
-	keys := wire.GenerateKeyring()
+func remotePair(t *testing.T) (pair [2]*Buffer) {
 	for r := range pair {
-		b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: n}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
-		params, err := b.params(ep.Standing{})
-		require.NoError(t, err)
-		b.open = listenerConfig(r, 2, params)
-		b.open.Keys, b.open.Host, b.open.Setting = keys, string('a'+rune(r)), multihost.TCP
-		b.open.Carriers = carriers(&b.open, tcp.Config{}, verbs.Config{})
-		require.NoError(t, b.openGPU())
-		b.watch()
-		require.NoError(t, b.listen())
-		b.id = buffers.add(b)
-		pair[r] = b
+		pair[r] = newOnCUDA(t, r, 2, func(c *Config) {
+			c.Hosts.Host, c.Hosts.Transport = string('a'+rune(r)), multihost.TCP
+		})
 	}
 	return pair
 }
 
 // connectPair connects both.
-func connectPair(pair [2]*buffer, timeout time.Duration) (errs [2]error) {
-	all := [][]byte{pair[0].metadata(), pair[1].metadata()}
+func connectPair(pair [2]*Buffer, timeout time.Duration) (errs [2]error) {
+	all := [][]byte{pair[0].Metadata(), pair[1].Metadata()}
 	other := make(chan error, 1)
-	go func() { other <- pair[1].connect(all, timeout) }()
-	errs[0] = pair[0].connect(all, timeout)
+	go func() { other <- pair[1].Connect(all, timeout) }()
+	errs[0] = pair[0].Connect(all, timeout)
 	errs[1] = <-other
 	return errs
 }
 
-func connectedPair(t *testing.T) ([2]*buffer, *cudatest.Driver) {
+func connectedPair(t *testing.T) ([2]*Buffer, *cudatest.Driver) {
 	emu := cudatest.Emulate(t)
 	pair := remotePair(t)
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
@@ -64,7 +48,7 @@ func connectedPair(t *testing.T) ([2]*buffer, *cudatest.Driver) {
 func TestRemotePaths(t *testing.T) {
 	pair, _ := connectedPair(t)
 	for r, b := range pair {
-		paths, err := b.paths()
+		paths, err := b.Paths()
 		require.NoError(t, err)
 		require.Equal(t, "self", paths[r].Carrier)
 		remote := paths[1-r]
@@ -81,10 +65,10 @@ func TestRemotePaths(t *testing.T) {
 
 // closePair closes both in the given order. They leave nothing on the device; the
 // emulator checks this at the end.
-func closePair(t *testing.T, pair [2]*buffer, order ...int) {
+func closePair(t *testing.T, pair [2]*Buffer, order ...int) {
 	for _, r := range order {
-		require.Zero(t, mwiBufferClose(pair[r].id))
-		require.Nil(t, pair[r].onGPU.dev)
+		require.NoError(t, pair[r].Close())
+		require.Nil(t, onDevice(pair[r]).dev)
 	}
 }
 
@@ -97,7 +81,7 @@ func TestRemoteCloses(t *testing.T) {
 	pair, _ := connectedPair(t)
 	ended := make(chan error, 2)
 	for _, b := range pair {
-		go func() { ended <- b.close() }()
+		go func() { ended <- b.Close() }()
 	}
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
@@ -109,14 +93,14 @@ func TestRemoteClosesWhileMemoryIsRetained(t *testing.T) {
 	pair, _ := connectedPair(t)
 	require.Greater(t, numSockets(t), before)
 	for _, b := range pair {
-		b.onGPU.memory.Retain()
-		require.Zero(t, mwiBufferClose(b.id))
-		require.NotNil(t, b.onGPU.dev)
+		onDevice(b).memory.Retain()
+		require.NoError(t, b.Close())
+		require.NotNil(t, onDevice(b).dev)
 	}
 	require.Equal(t, before, numSockets(t))
 	for _, b := range pair {
-		require.NoError(t, b.onGPU.memory.TryRelease())
-		require.Nil(t, b.onGPU.dev)
+		require.NoError(t, onDevice(b).memory.TryRelease())
+		require.Nil(t, onDevice(b).dev)
 	}
 }
 
@@ -137,15 +121,15 @@ func TestRemoteMeetsAgain(t *testing.T) {
 	pair, _ := connectedPair(t)
 	for range 3 {
 		for _, b := range pair {
-			require.NoError(t, b.update())
+			require.NoError(t, b.Update())
 		}
 		require.Equal(t, [2]error{}, connectPair(pair, soon))
 		ended := make(chan error, 2)
 		for _, b := range pair {
-			go func() { ended <- b.install() }()
+			go func() { ended <- b.Install() }()
 		}
 		require.NoError(t, errors.Join(<-ended, <-ended))
-		paths, err := pair[0].paths()
+		paths, err := pair[0].Paths()
 		require.NoError(t, err)
 		require.Contains(t, paths[1].Why, "messages in pinned host memory")
 	}
@@ -162,12 +146,12 @@ func TestRemoteMemoryGoesWithTheNextRendezvous(t *testing.T) {
 		if met {
 			require.Equal(t, [2]error{}, connectPair(pair, soon))
 		}
-		old, err := pair[0].onGPU.rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+		old, err := onDevice(pair[0]).rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
 		require.NoError(t, err)
 		before := emu.Calls(frees)
 		old.Release()
 		require.Equal(t, before, emu.Calls(frees))
-		require.NoError(t, pair[0].update())
+		require.NoError(t, pair[0].Update())
 		require.Equal(t, before+1, emu.Calls(frees))
 		closePair(t, pair, 0, 1)
 	}
@@ -178,15 +162,15 @@ func TestRemoteMemoryGoesWithTheNextRendezvous(t *testing.T) {
 func TestRemoteRendezvousFails(t *testing.T) {
 	cudatest.Emulate(t)
 	pair := remotePair(t)
-	all := [][]byte{pair[0].metadata(), pair[1].metadata()}
-	require.Error(t, pair[0].connect(all, 50*time.Millisecond))
-	require.NoError(t, pair[0].update())
+	all := [][]byte{pair[0].Metadata(), pair[1].Metadata()}
+	require.Error(t, pair[0].Connect(all, 50*time.Millisecond))
+	require.NoError(t, pair[0].Update())
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	closePair(t, pair, 0, 1)
 
 	pair = remotePair(t)
-	all = [][]byte{pair[0].metadata(), pair[1].metadata()}
-	require.Error(t, pair[0].connect(all, 50*time.Millisecond))
+	all = [][]byte{pair[0].Metadata(), pair[1].Metadata()}
+	require.Error(t, pair[0].Connect(all, 50*time.Millisecond))
 	closePair(t, pair, 1, 0)
 }
 
@@ -194,18 +178,18 @@ func TestRemoteRendezvousFails(t *testing.T) {
 func TestRemoteCloseWhileConnecting(t *testing.T) {
 	cudatest.Emulate(t)
 	pair := remotePair(t)
-	all := [][]byte{pair[0].metadata(), pair[1].metadata()}
+	all := [][]byte{pair[0].Metadata(), pair[1].Metadata()}
 	ended := make(chan error, 1)
-	go func() { ended <- pair[0].connect(all, time.Hour) }()
+	go func() { ended <- pair[0].Connect(all, time.Hour) }()
 	require.Eventually(t, func() bool {
 		pair[0].mu.Lock()
 		defer pair[0].mu.Unlock()
 		return pair[0].rendezvous.stage == stageConnecting
 	}, soon, 50*time.Microsecond)
-	require.Zero(t, mwiBufferClose(pair[0].id))
+	require.NoError(t, pair[0].Close())
 	require.ErrorIs(t, <-ended, ep.ErrClosed)
-	require.Nil(t, pair[0].onGPU.dev)
-	require.Zero(t, mwiBufferClose(pair[1].id))
+	require.Nil(t, onDevice(pair[0]).dev)
+	require.NoError(t, pair[1].Close())
 }
 
 // TestRemoteCloseIsRepeated: a close that fails, at any call of the driver, may be
@@ -214,17 +198,17 @@ func TestRemoteCloseIsRepeated(t *testing.T) {
 	failed := 0
 	for n, left := 0, 1; left > 0; n++ {
 		pair, emu := connectedPair(t)
-		require.Zero(t, mwiBufferClose(pair[1].id))
+		require.NoError(t, pair[1].Close())
 		before := emu.Calls(pushes)
 		emu.FailAfter(pushes, n, outOfMemory)
-		status := mwiBufferClose(pair[0].id)
+		failure := pair[0].Close()
 		left = emu.Calls(pushes) - before - n
 		emu.FailAfter(pushes, 1<<30, outOfMemory)
-		if status != 0 {
+		if failure != nil {
 			failed++
-			require.Zero(t, mwiBufferClose(pair[0].id))
+			require.NoError(t, pair[0].Close())
 		}
-		require.Nil(t, pair[0].onGPU.dev)
+		require.Nil(t, onDevice(pair[0]).dev)
 	}
 	require.Positive(t, failed)
 }
@@ -233,11 +217,11 @@ func TestRemoteCloseIsRepeated(t *testing.T) {
 // reports this once.
 func TestCarrierThatDoesNotEnd(t *testing.T) {
 	b, _ := connected(t)
-	dev := b.onGPU.dev
-	held, err := b.onGPU.rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+	dev := onDevice(b).dev
+	held, err := onDevice(b).rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
 	require.NoError(t, err)
-	require.NotZero(t, mwiBufferClose(b.id))
-	require.Zero(t, mwiBufferClose(b.id))
+	require.Error(t, b.Close())
+	require.NoError(t, b.Close())
 	held.Word(8).Store(1) // the carrier may write there
 	held.Release()
 	require.NoError(t, dev.Close())
