@@ -6,8 +6,8 @@ import "C"
 import (
 	"unsafe"
 
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/node"
-	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // Both sides agree on the numbers of carriers.

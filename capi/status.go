@@ -16,11 +16,12 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/fabric"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/origin"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 var (
@@ -45,14 +46,14 @@ var statuses = []struct {
 	{layout.ErrShape, C.MW_ERR_INVALID_ARGUMENT},
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
 	{multihost.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
-	{transport.ErrExited, C.MW_ERR_PEER_LOST},
+	{domain.ErrExited, C.MW_ERR_PEER_LOST},
 	{ep.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{transport.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{ep.ErrFenced, C.MW_ERR_FENCED},
 	{ep.ErrUpdating, C.MW_ERR_UPDATING},
 	{ep.ErrNotCombined, C.MW_ERR_NOT_COMBINED},
 	{ep.ErrHeld, C.MW_ERR_BUSY},
-	{transport.ErrMetadata, C.MW_ERR_METADATA},
+	{domain.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},
 	{syscall.EMFILE, C.MW_ERR_NO_RESOURCE},

@@ -5,7 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // Phase of an operation, as far as the caller is concerned.
@@ -59,7 +59,7 @@ type Columns struct {
 type Result struct {
 	Op            uint64 // operation number: the handle for Combine
 	Flat          bool   // the rows are flat
-	Slab          transport.Segment
+	Slab          domain.Segment
 	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]

@@ -6,7 +6,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // onCPU is the engine of a buffer with its rows in the memory of the host.

@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport/cudaring"
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/cudaring"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // CUDA says on which device rows lie, and how it is found. Each rank chooses for itself.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/transport/fake"
-	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // remotePair makes two ranks on the emulated device that treat each other as ranks of

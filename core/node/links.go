@@ -4,10 +4,11 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -57,7 +58,7 @@ func (r *refusals) byReason() map[string]uint64 {
 
 // showLinks writes what this rank knows of remote ranks to memory where other processes
 // find it.
-func showLinks(own transport.Segment, remote []multihost.RemoteRank) {
+func showLinks(own domain.Segment, remote []multihost.RemoteRank) {
 	area := telemetry.At(own, layout.Record())
 	area.SetWallClock(telemetry.WallClock())
 	for rank := range rankset.MaxRanks {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // ConnectTimeout is a timeout for callers of Connect that have none of their own.
@@ -135,7 +135,7 @@ func (b *Buffer) rereadKeys() error {
 // otherwise they are after Install.
 //
 // ep.ErrMismatch and transport.ErrMismatch name the first parameter on which ranks
-// disagree; os.ErrDeadlineExceeded and transport.ErrExited name the rank that is missing.
+// disagree; os.ErrDeadlineExceeded and domain.ErrExited name the rank that is missing.
 // After an error, call Update for another rendezvous, or Close.
 func (b *Buffer) Connect(all [][]byte, timeout time.Duration) error {
 	if len(all) != b.NumRanks() {

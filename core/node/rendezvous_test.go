@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/wire"
 )
 

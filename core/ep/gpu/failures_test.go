@@ -14,10 +14,10 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestEveryFailureLeavesNothing has every call fail that two connected buffers make:
@@ -41,7 +41,7 @@ type pair struct {
 	t       *testing.T
 	emu     *cudatest.Driver
 	seed    uint64
-	doms    []transport.Domain
+	doms    []domain.Domain
 	d       *cuda.Device
 	ranks   []*rank
 	tensors uintptr

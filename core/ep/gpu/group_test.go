@@ -13,10 +13,10 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // connectIn bounds what takes milliseconds.
@@ -48,7 +48,7 @@ type rank struct {
 	t       testing.TB
 	d       *cuda.Device
 	emu     *cudatest.Driver
-	dom     transport.Domain
+	dom     domain.Domain
 	self    int
 	ranks   int
 	stream  uint64
@@ -79,13 +79,13 @@ func openDevice(t testing.TB, emu *cudatest.Driver) (*cuda.Device, error) {
 }
 
 // newRank makes a rank's buffer, not connected yet.
-func newRank(t testing.TB, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
+func newRank(t testing.TB, emu *cudatest.Driver, dom domain.Domain, cfg gpu.Config) *rank {
 	d, err := openDevice(t, emu)
 	require.NoError(t, err)
 	return newRankOn(t, d, emu, dom, cfg)
 }
 
-func newRankOn(t testing.TB, d *cuda.Device, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
+func newRankOn(t testing.TB, d *cuda.Device, emu *cudatest.Driver, dom domain.Domain, cfg gpu.Config) *rank {
 	b, err := gpu.New(dom, d, cfg)
 	require.NoError(t, err)
 	r := &rank{Buffer: b, t: t, d: d, emu: emu, dom: dom, self: dom.Rank(), ranks: dom.NumRanks()}

@@ -15,10 +15,10 @@ import (
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // counted is what plain loops over the routing say of one rank.

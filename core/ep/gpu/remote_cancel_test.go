@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // wideShape is that of operations of which the rings of newHosts hold a part.
@@ -27,7 +27,7 @@ func wideShape(ranks int) layout.Shape {
 func newWideHosts(t *testing.T, of string, ordered bool) *hosts {
 	cfg := configFor(t, wideShape(len(of)))
 	cfg.Deterministic = ordered
-	return openHostsAs(t, of, true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+	return openHostsAs(t, of, true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 }
 
 // wideOps draws an operation of all ranks. Its tensors are used by no other one.

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // flatten makes an operation one of flat rows.
@@ -93,7 +93,7 @@ func TestHostsForms(t *testing.T) {
 			t.Run(fmt.Sprint(of, ordered), func(t *testing.T) {
 				cfg := configOf(t, len(of))
 				cfg.Deterministic = ordered
-				h := openHostsAs(t, of, true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+				h := openHostsAs(t, of, true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 				rng := rand.New(rand.NewPCG(testenv.Seed(t), 71))
 				for turn := range 4 {
 					h.turn(rng, turn%2 == 0)

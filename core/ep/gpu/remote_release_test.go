@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // newLoneHosts makes two hosts of one rank each and an operation that rank 0's whole
@@ -20,7 +20,7 @@ import (
 func newLoneHosts(t *testing.T) (h *hosts, all []*op) {
 	cfg := configOf(t, 2)
 	cfg.NumSlots = 1
-	h = openHostsAs(t, "ab", true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+	h = openHostsAs(t, "ab", true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 101))
 	for _, r := range h.ranks {
 		all = append(all, newOpOf(r, shapeOf(2), 2, rng))
@@ -138,7 +138,7 @@ func TestHostsTakenSlot(t *testing.T) {
 			cfg := configFor(t, few)
 			cfg.NumBytes = max(cfg.NumBytes, configFor(t, many).NumBytes)
 			cfg.NumSlots, cfg.MaxExperts = 1, int(many.NumExperts)
-			h := openHostsAs(t, "ab", true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+			h := openHostsAs(t, "ab", true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 			var first, second []*op
 			for _, r := range h.ranks {
 				first = append(first, newOpOf(r, few, int(few.MaxTokens), rng))
