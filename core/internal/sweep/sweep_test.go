@@ -49,3 +49,22 @@ func TestLeftOverMeanwhile(t *testing.T) {
 		s.Stop()
 	})
 }
+
+// TestPanic: a sweep that panics is the last one, until more is left over.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		s := New("test", time.Second, func() bool {
+			if calls++; calls == 1 {
+				panic("a mistake")
+			}
+			return true
+		})
+		for want := 1; want <= 2; want++ {
+			s.Begin()
+			time.Sleep(10 * time.Second)
+			require.Equal(t, want, calls)
+		}
+		s.Stop()
+	})
+}
