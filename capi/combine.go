@@ -6,14 +6,17 @@ import "C"
 import (
 	"math"
 	"sync"
+	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/node"
 )
 
 // combine holds the arguments of one call. It is pooled, as dispatch is.
 type combine struct {
-	args ep.CombineArgs
+	args   ep.CombineArgs
+	device ep.DeviceCombine // on CUDA
 	selections
 }
 
@@ -21,66 +24,58 @@ var combines = sync.Pool{New: func() any { return new(combine) }}
 
 //export mwiBufferCombine
 func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_status_t {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
-		if b.onGPU != nil {
-			return b.combineGPU(a, opID)
-		}
-		e, n, err := b.handle(uint64(a.handle.id))
-		if err != nil {
-			return err
-		}
-		c := combines.Get().(*combine)
-		defer func() { c.args = ep.CombineArgs{}; combines.Put(c) }()
-		if err := c.read(a, e, n); err != nil {
-			return err
-		}
-		phase, slice, err := waitOf(a.phase, a.slice_us)
-		if err != nil {
-			return err
-		}
-		p, err := e.Combine(n, &c.args, phase, slice)
-		if err != nil && err != ep.ErrInProgress {
-			return err
-		}
-		*opID = 0
-		if p != nil {
-			*opID = C.uint64_t(ops.add(&operation{b: b, p: p}))
-		}
-		return err
-	})
+	return onBuffer(id, func(b *buffer) error { return b.combine(a, opID) })
 }
 
-// handle finds the operation of a handle, which must be this buffer's.
-func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
+func (b *buffer) combine(a *C.mw_combine_args_t, opID *C.uint64_t) error {
+	h, err := b.handle(uint64(a.handle.id))
+	if err != nil {
+		return err
+	}
+	c := combines.Get().(*combine)
+	o, err := c.call(b, a, h)
+	c.args = ep.CombineArgs{}
+	combines.Put(c)
+	if err != nil && err != ep.ErrInProgress {
+		return err
+	}
+	*opID = 0
+	if o.Pending() {
+		*opID = C.uint64_t(ops.add(operation{b: b, Operation: o}))
+	}
+	return err
+}
+
+func (c *combine) call(b *buffer, a *C.mw_combine_args_t, h node.Handle) (node.Operation, error) {
+	if err := c.read(a, b, h); err != nil {
+		return node.Operation{}, err
+	}
+	phase, slice, err := waitOf(a.phase, a.slice_us)
+	if err != nil {
+		return node.Operation{}, err
+	}
+	return b.Combine(h, &c.args, phase, slice)
+}
+
+// handle finds the dispatch of a handle, which must be this buffer's.
+func (b *buffer) handle(id uint64) (node.Handle, error) {
 	owner, n, err := unpackHandle(id)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	if owner != b.id {
-		return nil, 0, invalid("handle belongs to buffer %d, this is buffer %d", owner, b.id)
+		return 0, invalid("handle belongs to buffer %d, this is buffer %d", owner, b.id)
 	}
-	e, err := b.core()
-	return e, n, err
+	return node.Handle(n), nil
 }
 
-func (c *combine) read(a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
+func (c *combine) read(a *C.mw_combine_args_t, b *buffer, h node.Handle) (err error) {
 	const known = C.MW_COMBINE_ZERO_COPY | C.MW_COMBINE_FLAT | selectionFlags
-	to := &c.args
 	if a.flags&^known != 0 {
 		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), known)
 	}
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
-	}
-	if a.stream != 0 {
-		return invalid("args->stream is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.stream))
-	}
-	if a.wait_ns != 0 {
-		return invalid("args->wait_ns is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.wait_ns))
 	}
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err
@@ -89,19 +84,12 @@ func (c *combine) read(a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
 	if err := checkSelections(a, flat); err != nil {
 		return err
 	}
-	outputs, row, err := e.CombineBytes(n)
-	if err != nil {
+	c.args.Flat, c.args.ZeroCopy = flat, a.flags&C.MW_COMBINE_ZERO_COPY != 0
+	c.args.NumTokens, c.args.TopK = int(a.num_tokens), int(a.num_topk)
+	if c.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); err != nil {
 		return err
 	}
-	t, k := int64(a.num_tokens), int64(a.num_topk)
-	*to = ep.CombineArgs{Flat: flat, NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
-	keep(&err, &to.X)(view[byte]("x", uint64(a.x), outputs))
-	keep(&err, &to.TopkIdx)(c.readIDs(uint32(a.flags), uint64(a.topk_idx), t*k))
-	keep(&err, &to.TopkWeights)(c.readWeights(uint32(a.flags), uint64(a.topk_weights), t*k))
-	keep(&err, &to.Out)(view[byte]("out", uint64(a.out), t*row))
-	keep(&err, &to.ActiveRanks)(mask(uint64(a.active_ranks), int64(a.num_active_ranks)))
-	keep(&err, &to.Timeout)(micros("timeout_us", int64(a.timeout_us)))
-	return err
+	return b.tensors.combine(c, a, b, h)
 }
 
 // checkSelections refuses selections of a flat combine, which has none.
@@ -117,53 +105,55 @@ func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 
 //export mwiCombineBuffer
 func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C.mw_status_t {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
+	return onBuffer(id, func(b *buffer) error {
 		slice, err := micros("timeout_us", timeoutUs)
 		if err != nil {
 			return err
 		}
-		if b.onGPU != nil {
-			at, err := b.combineBufferGPU(handle, nil)
-			if err == nil {
-				*address = C.uint64_t(at)
-			}
-			return err
-		}
-		e, n, err := b.handle(handle)
-		if err != nil {
-			return err
-		}
-		x, err := e.CombineBuffer(n, slice)
-		if err != nil {
-			return err
-		}
-		*address = C.uint64_t(addressOf(x))
-		return nil
+		return b.combineBuffer(handle, node.Stream{}, slice, address)
 	})
 }
 
-//export mwiHandleRelease
-func mwiHandleRelease(id uint64) C.mw_status_t {
-	owner, _, err := unpackHandle(id)
-	if err != nil {
-		return report(err)
-	}
-	b, err := buffers.get(owner)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
-		if b.onGPU != nil {
-			return b.releaseGPU(id, nil)
+//export mwiCombineBufferOn
+func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_status_t {
+	return onBuffer(id, func(b *buffer) error {
+		if err := b.tensors.streams(); err != nil {
+			return err // whatever the handle
 		}
-		e, n, err := b.handle(id)
-		if err != nil {
-			return err
-		}
-		return e.Release(n)
+		return b.combineBuffer(handle, node.OnStream(stream), -1, address)
 	})
+}
+
+func (b *buffer) combineBuffer(id uint64, on node.Stream, slice time.Duration, address *C.uint64_t) error {
+	h, err := b.handle(id)
+	if err != nil {
+		return err
+	}
+	at, err := b.CombineBuffer(h, on, slice)
+	if err != nil {
+		return err
+	}
+	if *address = C.uint64_t(at.Device); at.Bytes != nil {
+		*address = C.uint64_t(addressOf(at.Bytes))
+	}
+	return nil
+}
+
+//export mwiHandleRelease
+func mwiHandleRelease(id uint64) C.mw_status_t { return release(id, node.Stream{}) }
+
+//export mwiHandleReleaseOn
+func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
+	if stream == C.MW_STREAM_NONE {
+		return release(id, node.NoStream())
+	}
+	return release(id, node.OnStream(stream))
+}
+
+func release(id uint64, on node.Stream) C.mw_status_t {
+	owner, h, err := unpackHandle(id)
+	if err != nil {
+		return report(err)
+	}
+	return onBuffer(owner, func(b *buffer) error { return b.Release(node.Handle(h), on) })
 }

@@ -3,9 +3,11 @@ package main
 // #include "internal.h"
 import "C"
 
+import "github.com/moewire/moewire/core/node"
+
 //export mwiBufferCounters
 func mwiBufferCounters(id uint64, out *C.mw_counters_t) C.mw_status_t {
-	return observe(id, func(e observed) error {
+	return observe(id, func(e node.Observed) error {
 		c := e.Counters()
 		out.num_ranks = C.uint32_t(e.NumRanks())
 		out.num_dispatches, out.num_combines = C.uint64_t(c.NumDispatches), C.uint64_t(c.NumCombines)

@@ -23,10 +23,10 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// textOf returns a copy of the caller's text.
-func textOf(name string, b *C.mw_bytes_t) (string, error) {
-	v, err := text(name, *b)
-	return string(v), err
+func wipe(keys *wire.Keyring) {
+	if keys != nil {
+		keys.Close()
+	}
 }
 
 // openFabric opens the fabric of a configuration. The bounds of the result fit an int.
@@ -105,7 +105,7 @@ func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport
 	cfg.Keys = keys
 	switch c.carrier {
 	case C.MW_CARRIER_RDMA:
-		return rdmaOf(c, cfg)
+		return openRDMA(c, cfg)
 	case 0, C.MW_CARRIER_TCP:
 		return tcpOf(c, cfg, keys)
 	}
@@ -113,9 +113,12 @@ func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport
 }
 
 func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (transport.Transport, error) {
-	for _, s := range rdmaSettings(c) {
+	for _, s := range [...]struct {
+		name  string
+		given C.mw_bytes_t
+	}{{"rdma_devices", c.rdma_devices}, {"rdma_gid", c.rdma_gid}, {"rdma_near", c.rdma_near}} {
 		if s.given.num_bytes != 0 {
-			return nil, invalid("%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
+			return nil, invalid("config->%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
 		}
 	}
 	if c.flags&C.MW_FABRIC_RDMA_DC != 0 {
@@ -146,17 +149,11 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 	return tr, err
 }
 
-func rdmaSettings(c *C.mw_fabric_config_t) [3]rdmaSetting {
-	return [3]rdmaSetting{
-		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},
-	}
-}
-
 // maxRDMADepth bounds the depths of a connection, as the header says.
 const maxRDMADepth = 4096
 
-// rdmaOf opens the RDMA devices.
-func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
+// openRDMA opens the RDMA devices.
+func openRDMA(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
 	for name, given := range map[string]bool{
 		"listen": c.listen.num_bytes != 0, "interface_name": c.interface_name.num_bytes != 0,
 		"advertise": c.advertise.num_bytes != 0, "num_sockets": c.num_sockets != 0,
@@ -166,14 +163,17 @@ func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, e
 			return nil, invalid("config->%s is given, allowed with MW_CARRIER_TCP alone", name)
 		}
 	}
-	v, err := nicsOf(rdmaSettings(c))
+	given, err := rdmaOf(c.flags&C.MW_FABRIC_RDMA_DC != 0, c.rdma_devices, c.rdma_gid, c.rdma_near)
+	if err != nil {
+		return nil, err
+	}
+	v, err := given.Config()
 	if err != nil {
 		return nil, err
 	}
 	if v.Near == (verbs.Place{}) {
 		v.Near = verbs.Here()
 	}
-	v.DC = c.flags&C.MW_FABRIC_RDMA_DC != 0
 	v.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
 	v.SendDepth, v.RecvDepth = min(cfg.SendDepth, maxRDMADepth), min(cfg.RecvDepth, maxRDMADepth)
 	return verbs.NewGroup(v)

@@ -4,31 +4,21 @@ package main
 import "C"
 
 import (
-	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
-// readColumns reads the columns that come with flat rows, and the weights for sums.
-func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
-	if a.flags&C.MW_DISPATCH_FLAT == 0 {
-		return d.readPreReduceWeights(a)
+// readWidths reads how wide the columns are that come with flat rows, after checking which
+// columns may be given.
+func (d *dispatch) readWidths(a *C.mw_dispatch_args_t) error {
+	if !d.args.Flat {
+		return aloneButForWeights(a)
 	}
-	d.args.Flat, d.args.NoRouting = true, a.flags&C.MW_DISPATCH_NO_ROUTING != 0
-	t := int64(a.num_tokens)
 	if d.args.NoRouting && a.topk_weights != 0 {
 		return errWeightsWithoutRouting
 	}
-	if !d.args.NoRouting {
-		if d.args.TopkWeights, err = d.selections.readWeights(uint32(a.flags), uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
-			return err
-		}
-	}
-	for i, name := range extraNames {
+	for i := range extraNames {
 		width, err := extraWidth(a, i)
 		if err != nil {
-			return err
-		}
-		if d.args.Extra[i], err = view[byte](name, uint64(a.extra[i]), t*width); err != nil {
 			return err
 		}
 		d.args.ExtraRowBytes[i] = int(width)
@@ -66,40 +56,4 @@ func aloneButForWeights(a *C.mw_dispatch_args_t) error {
 		return invalid("topk_weights is given, allowed 0 without MW_DISPATCH_FLAT and MW_DISPATCH_PRE_REDUCE")
 	}
 	return nil
-}
-
-func (d *dispatch) readPreReduceWeights(a *C.mw_dispatch_args_t) error {
-	err := aloneButForWeights(a)
-	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce || err != nil {
-		return err
-	}
-	d.args.TopkWeights, err = d.selections.readWeights(uint32(a.flags), uint64(a.topk_weights), int64(a.num_tokens)*int64(a.num_topk))
-	return err
-}
-
-// writeColumns gives the caller the addresses of the columns that exist.
-func (d *dispatch) writeColumns() {
-	if !d.res.Flat {
-		return
-	}
-	address := func(i int) C.uint64_t {
-		if len(d.res.Columns[i]) == 0 {
-			return 0
-		}
-		return C.uint64_t(addressOf(d.res.Columns[i]))
-	}
-	d.out.recv_topk_idx = address(layout.ColumnTopkIdx)
-	d.out.recv_topk_weights = address(layout.ColumnTopkWeights)
-	for i := range d.out.recv_extra {
-		d.out.recv_extra[i] = address(layout.ColumnExtra + i)
-	}
-}
-
-// columnsOf are the widths of a shape's columns.
-func columnsOf(shape *C.mw_shape_t) (widths [layout.NumColumns]int64) {
-	widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(shape.num_topk), 4*int64(shape.num_topk)
-	for i, n := range shape.extra_row_bytes {
-		widths[layout.ColumnExtra+i] = int64(n)
-	}
-	return widths
 }

@@ -6,7 +6,7 @@ import "C"
 import (
 	"unsafe"
 
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // The table lies in C, because the fork handler reads it where Go does not run.

@@ -10,29 +10,39 @@ import (
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/wire"
+	"github.com/moewire/moewire/core/node"
 )
+
+// newBuffer makes a buffer as mw_buffer_create does.
+func newBuffer(t *testing.T, cfg node.Config) *buffer {
+	made, err := node.New(cfg)
+	require.NoError(t, err)
+	b := &buffer{Buffer: made, id: buffers.next(), tensors: tensorsOf(&cfg)}
+	buffers.put(b.id, b)
+	return b
+}
 
 // TestGuard: a panic becomes a status, and only its own buffer is unusable.
 func TestGuard(t *testing.T) {
-	hurt, other := &buffer{id: 1}, &buffer{id: 2}
+	hurt, other := newBuffer(t, node.Config{NumRanks: 1}), newBuffer(t, node.Config{NumRanks: 1})
 	require.Equal(t, statusOf(errPanic), guard(hurt, func() error { panic("boom") }))
 	require.ErrorIs(t, hurt.poisoned(), errPanic)
 	require.ErrorContains(t, hurt.poisoned(), "boom")
 	require.Equal(t, statusOf(errPanic), guard(hurt, func() error { return nil }), "a poisoned buffer takes no calls")
 	require.Zero(t, guard(other, func() error { return nil }))
 	require.Equal(t, statusOf(errPanic), guard(nil, func() error { panic("boom") }))
+	require.Zero(t, mwiBufferClose(hurt.id))
+	require.Zero(t, mwiBufferClose(other.id))
+	require.Equal(t, statusOf(errHandle), mwiBufferClose(other.id))
 }
 
-// TestCloseWipesKeys: a closed buffer holds no key.
-func TestCloseWipesKeys(t *testing.T) {
-	b := &buffer{}
-	require.NoError(t, b.close(), "without keys")
-	b.open.Keys = wire.GenerateKeyring()
-	id := b.open.Keys.Current()
-	require.True(t, b.open.Keys.Has(id))
-	require.NoError(t, b.close())
-	require.False(t, b.open.Keys.Has(id))
+// TestFieldsAreNamedAsInTheHeader: an error about a configuration names the field of the
+// struct.
+func TestFieldsAreNamedAsInTheHeader(t *testing.T) {
+	_, err := node.New(node.Config{NumRanks: 1, Hosts: node.Hosts{RingBytes: 5}})
+	require.ErrorContains(t, err, "invalid argument: ring_bytes is 5, allowed ")
+	require.Contains(t, inWords(err), "invalid argument: config->ring_bytes is 5, allowed ")
+	require.Equal(t, statusOf(ep.ErrInvalid), statusOf(err))
 }
 
 // TestStatusOfWrapped: a closed buffer stays closed whatever its cause.
@@ -79,11 +89,11 @@ func TestTable(t *testing.T) {
 }
 
 func TestHandles(t *testing.T) {
-	for _, c := range []struct{ buffer, op uint64 }{{1, 0}, {7, 12345}, {1<<20 - 1, 1<<44 - 3}} {
-		buffer, op, err := unpackHandle(packHandle(c.buffer, c.op))
+	for _, c := range []struct{ buffer, handle uint64 }{{1, 1}, {7, 12345}, {1<<20 - 1, 1<<44 - 1}} {
+		buffer, handle, err := unpackHandle(packHandle(c.buffer, c.handle))
 		require.NoError(t, err)
 		require.Equal(t, c.buffer, buffer)
-		require.Equal(t, c.op, op)
+		require.Equal(t, c.handle, handle)
 	}
 	for _, garbage := range []uint64{0, 5, 1 << opBits} {
 		_, _, err := unpackHandle(garbage)

@@ -18,6 +18,21 @@ func newTable[T any](name string) *table[T] {
 	return &table[T]{name: name, m: make(map[uint64]T)}
 }
 
+// next returns an id for put.
+func (t *table[T]) next() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	return t.last
+}
+
+// put makes an object known by an id that is its own, perhaps again.
+func (t *table[T]) put(id uint64, v T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.m[id] = v
+}
+
 func (t *table[T]) add(v T) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,13 +63,6 @@ func (t *table[T]) take(id uint64) (T, error) {
 	return v, nil
 }
 
-// restore puts a taken object back under its id.
-func (t *table[T]) restore(id uint64, v T) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.m[id] = v
-}
-
 func (t *table[T]) missing(id uint64) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -64,20 +72,19 @@ func (t *table[T]) missing(id uint64) error {
 	return fmt.Errorf("%w: there never was a %s %d", errHandle, t.name, id)
 }
 
-// A handle's id has the buffer's number in the high bits, and the operation's number plus
-// one in the low bits. So a handle finds its buffer, and a handle of another buffer is
-// noticed.
+// A handle's id has the buffer's number in the high bits, and the node.Handle in the low
+// bits. So a handle finds its buffer, and a handle of another buffer is noticed.
 const (
 	opBits     = 44
 	maxBuffers = 1<<(64-opBits) - 1
 )
 
-func packHandle(buffer, op uint64) uint64 { return buffer<<opBits | (op + 1) }
+func packHandle(buffer, handle uint64) uint64 { return buffer<<opBits | handle }
 
-func unpackHandle(id uint64) (buffer, op uint64, err error) {
-	buffer, op = id>>opBits, id&(1<<opBits-1)
-	if buffer == 0 || op == 0 {
+func unpackHandle(id uint64) (buffer, handle uint64, err error) {
+	buffer, handle = id>>opBits, id&(1<<opBits-1)
+	if buffer == 0 || handle == 0 {
 		return 0, 0, fmt.Errorf("%w: there never was a handle %d", errHandle, id)
 	}
-	return buffer, op - 1, nil
+	return buffer, handle, nil
 }

@@ -7,22 +7,13 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/node"
 )
-
-// kept is memory that stays in place as long as a caller retains it: a transport.Segment,
-// or the memory of a buffer on CUDA.
-type kept interface {
-	Retain()
-	Release()
-}
-
-var _ kept = transport.Segment(nil)
 
 // memory is a mw_memory_t: one mapping, and how often C has retained it.
 type memory struct {
 	id  uint64
-	seg kept
+	seg node.Retained
 
 	mu      sync.Mutex
 	retains int
@@ -45,26 +36,25 @@ var memoryTable = newTable[*memory]("memory")
 type memories struct {
 	mu     sync.Mutex
 	closed bool
-	all    map[kept]*memory
+	all    []*memory // few: one per slot, as a rule
 }
 
 // of returns the memory of a mapping, and makes its id when it is first shown. It returns
 // nil once the buffer is being closed.
-func (m *memories) of(seg kept) *memory {
+func (m *memories) of(seg node.Retained) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil
 	}
-	if mem, ok := m.all[seg]; ok {
-		return mem
-	}
-	if m.all == nil {
-		m.all = make(map[kept]*memory)
+	for _, mem := range m.all {
+		if mem.seg == seg {
+			return mem
+		}
 	}
 	mem := &memory{seg: seg, open: true}
 	mem.id = memoryTable.add(mem)
-	m.all[seg] = mem
+	m.all = append(m.all, mem)
 	return mem
 }
 

@@ -6,11 +6,10 @@ import "C"
 import (
 	"encoding/binary"
 	"encoding/json"
-	"runtime/metrics"
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
@@ -19,72 +18,18 @@ func eventCount() *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&C.mwi_event_count))
 }
 
-// statistics are what mw_buffer_stats shows.
-type statistics struct {
-	telemetry.Stats
-	Imbalance float64     `json:"expert_imbalance"` // fullest local expert over the mean; 0 without rows
-	Remote    remoteStats `json:"remote"`
-	GoObjects uint64      `json:"go_heap_allocations"`
-	GoBytes   uint64      `json:"go_heap_bytes"`
-}
-
-func imbalance(rows []uint64) float64 {
-	most, sum := uint64(0), uint64(0)
-	for _, n := range rows {
-		most, sum = max(most, n), sum+n
-	}
-	if sum == 0 {
-		return 0
-	}
-	return float64(most) * float64(len(rows)) / float64(sum)
-}
-
-// observed is the core of a buffer, on the CPU or on CUDA, as the observing functions see
-// it.
-type observed interface {
-	NumRanks() int
-	Stats() (telemetry.Stats, error)
-	Records(rank, last int) ([]telemetry.Record, error)
-	Events(since uint64) ([]telemetry.Event, uint64)
-	Counters() ep.Counters
-}
-
-func (b *buffer) observed() (observed, error) {
-	if b.onGPU != nil {
-		return b.gpuCore()
-	}
-	return b.core()
-}
-
-func statisticsOf(b *buffer, e observed) (statistics, error) {
-	s, err := e.Stats()
-	if err != nil {
-		return statistics{}, err
-	}
-	remote, err := b.remoteStats()
-	if err != nil {
-		return statistics{}, err
-	}
-	heap := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
-	metrics.Read(heap)
-	return statistics{
-		Stats: s, Imbalance: imbalance(s.Experts), Remote: remote,
-		GoObjects: heap[0].Value.Uint64(), GoBytes: heap[1].Value.Uint64(),
-	}, nil
-}
-
 // observe runs f with the core of a buffer, also of a buffer that a defect has closed.
-func observe(id uint64, f func(observed) error) C.mw_status_t {
-	return observeAll(id, func(_ *buffer, e observed) error { return f(e) })
+func observe(id uint64, f func(node.Observed) error) C.mw_status_t {
+	return observeAll(id, func(_ *buffer, e node.Observed) error { return f(e) })
 }
 
-func observeAll(id uint64, f func(*buffer, observed) error) C.mw_status_t {
+func observeAll(id uint64, f func(*buffer, node.Observed) error) C.mw_status_t {
 	b, err := buffers.get(id)
 	if err != nil {
 		return report(err)
 	}
 	return guard(nil, func() error { // the victim is not b: a caller must be able to observe a buffer with a defect
-		e, err := b.observed()
+		e, err := b.Observe()
 		if err != nil {
 			return err
 		}
@@ -94,8 +39,8 @@ func observeAll(id uint64, f func(*buffer, observed) error) C.mw_status_t {
 
 //export mwiBufferStats
 func mwiBufferStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return observeAll(id, func(b *buffer, e observed) error {
-		s, err := statisticsOf(b, e)
+	return observeAll(id, func(b *buffer, _ node.Observed) error {
+		s, err := b.Stats()
 		if err != nil {
 			return err
 		}
@@ -113,7 +58,7 @@ func copyJSON(v any, buf *C.char, size uint64, length *C.uint64_t) error {
 
 //export mwiBufferTrace
 func mwiBufferTrace(id uint64, rank uint32, out *C.mw_record_t, capacity uint32, count *C.uint32_t) C.mw_status_t {
-	return observe(id, func(e observed) error {
+	return observe(id, func(e node.Observed) error {
 		if capacity == 0 {
 			return invalid("capacity is 0, allowed 1 and more")
 		}
@@ -139,7 +84,7 @@ type eventList struct {
 
 //export mwiBufferEvents
 func mwiBufferEvents(id, since uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return observe(id, func(e observed) error {
+	return observe(id, func(e node.Observed) error {
 		events, latest := e.Events(since)
 		return copyJSON(eventList{latest, events}, buf, size, length)
 	})

@@ -4,76 +4,77 @@ package main
 import "C"
 
 import (
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/op"
 )
 
 // operation is a mw_op_t: a call that was not complete when it returned.
 type operation struct {
-	b     *buffer
-	p     *ep.Pending
-	later *later // on CUDA, in place of p; there an operation serves again once it is closed
+	b *buffer
+	node.Operation
+	result *result // nil: nothing is left to write
+}
 
+// result is what an operation still has to write to its caller's memory.
+type result struct {
 	mu sync.Mutex // guards writes to d; never held during a wait
-	d  *dispatch  // nil for a combine, and once its result is complete
+	d  *dispatch  // nil once it is complete
+}
+
+func resultOf(o node.Operation, d *dispatch) *result {
+	if !o.HasResults() {
+		return nil
+	}
+	return &result{d: d}
 }
 
 // wait drives the operation and keeps the caller's result up to date until it
 // is complete.
 func (o *operation) wait(id uint64, until ep.Phase, slice time.Duration) error {
-	if o.later != nil {
-		if until == ep.PhaseSent {
-			return nil
-		}
-		return o.later.launch(id)
-	}
-	if err := o.p.Wait(until, slice); err != nil {
+	if err := o.Wait(until, slice); errors.Is(err, node.ErrOperationClosed) {
+		return ops.missing(id)
+	} else if err != nil || o.result == nil {
 		return err
 	}
-	ended := o.p.State() != op.Pending
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.d == nil {
+	return o.result.update(o)
+}
+
+func (r *result) update(o *operation) error {
+	ended := o.State() != op.Pending
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.d == nil {
 		return nil
 	}
-	if err := o.p.Result(&o.d.res); err != nil {
+	if err := o.Result(&r.d.res); err != nil {
 		return err
 	}
-	if err := o.d.write(o.b); err != nil {
+	if err := r.d.write(o.b); err != nil {
 		return err
 	}
 	if ended {
-		o.d = nil
+		r.d = nil
 	}
 	return nil
 }
 
-// cancel cancels the operation and releases its handle, unless the operation has ended.
-func (o *operation) cancel(id uint64) {
-	if o.later == nil {
-		o.p.Cancel()
-		return
-	}
-	o.later.cancel(id)
-}
-
 // close cancels the operation. The library does not write to the caller's memory after
 // it.
-func (o *operation) close(id uint64) {
-	if o.later != nil {
-		o.later.close(id, o)
-		return
+func (o *operation) close() {
+	o.Close()
+	if r := o.result; r != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.d = nil
 	}
-	o.p.Cancel()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.d = nil
 }
 
-var ops = newTable[*operation]("operation")
+var ops = newTable[operation]("operation")
 
 //export mwiOpWait
 func mwiOpWait(id uint64, phase int32, timeoutUs int64) C.mw_status_t {
@@ -101,7 +102,7 @@ func mwiOpCancel(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(o.b, func() error {
-		o.cancel(id)
+		o.Cancel()
 		return nil
 	})
 }
@@ -113,7 +114,7 @@ func mwiOpClose(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(nil, func() error {
-		o.close(id)
+		o.close()
 		return nil
 	})
 }

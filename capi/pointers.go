@@ -56,6 +56,21 @@ func inRange(name string, v, lo, hi int64) error {
 	return nil
 }
 
+// ranged is a number with its bounds.
+type ranged struct {
+	name      string
+	v, lo, hi int64
+}
+
+func inRanges(all []ranged) error {
+	for _, n := range all {
+		if err := inRange(n.name, n.v, n.lo, n.hi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // micros turns a time of the ABI into a Duration; -1 means none.
 func micros(name string, us int64) (time.Duration, error) {
 	if us < -1 {

@@ -16,10 +16,12 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/fabric"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/origin"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 var (
@@ -44,14 +46,14 @@ var statuses = []struct {
 	{layout.ErrShape, C.MW_ERR_INVALID_ARGUMENT},
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
 	{multihost.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
-	{transport.ErrExited, C.MW_ERR_PEER_LOST},
+	{domain.ErrExited, C.MW_ERR_PEER_LOST},
 	{ep.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{transport.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{ep.ErrFenced, C.MW_ERR_FENCED},
 	{ep.ErrUpdating, C.MW_ERR_UPDATING},
 	{ep.ErrNotCombined, C.MW_ERR_NOT_COMBINED},
 	{ep.ErrHeld, C.MW_ERR_BUSY},
-	{transport.ErrMetadata, C.MW_ERR_METADATA},
+	{domain.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},
 	{syscall.EMFILE, C.MW_ERR_NO_RESOURCE},
@@ -105,12 +107,22 @@ func report(err error) C.mw_status_t {
 	if err == ep.ErrInProgress || err == errNone {
 		return C.MW_IN_PROGRESS // not a failure: the last error stays
 	}
-	text := oneLine(err.Error())
+	text := oneLine(inWords(err))
 	if stack := origin.Of(err); stack != "" {
 		text += "\nbegan at" + stack
 	}
 	C.mwi_set_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 	return statusOf(err)
+}
+
+// inWords is the text of an error. It names the field of a configuration as the header
+// does.
+func inWords(err error) string {
+	var f *node.FieldError
+	if errors.As(err, &f) {
+		return strings.Replace(err.Error(), f.Field+f.Problem, "config->"+f.Field+f.Problem, 1)
+	}
+	return err.Error()
 }
 
 // oneLine joins the lines of several errors; a NUL would end the text in C.
@@ -127,19 +139,22 @@ type victim interface {
 // guard runs an exported function. A panic must not unwind into C: it becomes an error,
 // and the victim of that call takes no more calls.
 func guard(b victim, f func() error) (status C.mw_status_t) {
-	defer func() {
-		if r := recover(); r != nil {
-			err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
-			if b != nil {
-				b.poison(err)
-			}
-			status = report(err)
-		}
-	}()
+	defer recovered(b, &status)
 	if b != nil {
 		if err := b.poisoned(); err != nil {
 			return report(err)
 		}
 	}
 	return report(f())
+}
+
+// recovered is deferred by what runs an exported function.
+func recovered(b victim, status *C.mw_status_t) {
+	if r := recover(); r != nil {
+		err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
+		if b != nil {
+			b.poison(err)
+		}
+		*status = report(err)
+	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // Phase of an operation, as far as the caller is concerned.
@@ -27,19 +27,20 @@ type DispatchArgs struct {
 	TopkIdx     []int64 // [T, TopK], -1 selects nothing
 	NumTokens   int     // T
 	Hidden      int
-	TopK        int            // K
-	MaxTokens   int            // M, the same on every rank
-	NumExperts  int            // E, the same on every rank
-	RowType     protocol.DType // bf16, or fp8: rows are cast; the same on every rank
-	OutputType  protocol.DType // of expert outputs: bf16 or float32, the same on every rank
-	PreReduce   bool           // see pre_reduce.go; not with flat rows; each rank's own choice
-	HasMore     bool           // this rank will dispatch again for the same batch
-	KeepHeld    bool           // ErrHeld rather than the slot of a live operation that was never combined
-	ActiveRanks []int32        // nil: all; else at least R entries, 0 leaves a rank out
-	RecvCount   []int32        // out [L]; flat: [1]
-	LayoutRange []int64        // out [L, R]: first row << 32 | number of rows; flat: [1, R]
-	Timeout     time.Duration  // for each phase; negative: none
-	Columns                    // of flat rows; TopkWeights with PreReduce, too
+	TopK        int             // K
+	MaxTokens   int             // M, the same on every rank
+	NumExperts  int             // E, the same on every rank
+	RowType     protocol.DType  // bf16, or fp8: rows are cast; the same on every rank
+	OutputType  protocol.DType  // of expert outputs: bf16 or float32, the same on every rank
+	PreReduce   bool            // see pre_reduce.go; not with flat rows; each rank's own choice
+	HasMore     bool            // this rank will dispatch again for the same batch
+	KeepHeld    bool            // ErrHeld rather than the slot of a live operation that was never combined
+	ActiveRanks []int32         // nil: all; else at least R entries, 0 leaves a rank out
+	RecvCount   []int32         // out [L]; flat: [1]
+	LayoutRange []int64         // out [L, R]: first row << 32 | number of rows; flat: [1, R]
+	Timeout     time.Duration   // for each phase; negative: none
+	Columns                     // of flat rows; TopkWeights with PreReduce, too
+	Device      *DeviceDispatch // on a device: the memory, in place of the slices; else nil
 }
 
 // Columns are what a token brings beside its row to every rank that it goes
@@ -58,7 +59,7 @@ type Columns struct {
 type Result struct {
 	Op            uint64 // operation number: the handle for Combine
 	Flat          bool   // the rows are flat
-	Slab          transport.Segment
+	Slab          domain.Segment
 	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
@@ -82,4 +83,5 @@ type CombineArgs struct {
 	TopK        int // not if flat
 	ActiveRanks []int32
 	Timeout     time.Duration
+	Device      *DeviceCombine // on a device: the memory, in place of the slices; else nil
 }

@@ -18,17 +18,17 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Buffer is one rank's end of a group. All methods are safe for concurrent
 // use: a lock covers the steps of an operation, never a wait.
 type Buffer struct {
 	cfg   Config
-	dom   transport.Domain
+	dom   domain.Domain
 	kern  device.Kernels
 	word  *membership.Guard // of dom
 	self  int
@@ -88,7 +88,7 @@ type scratch struct {
 // New makes this rank's buffer over a connected domain. The buffer owns the
 // domain and the kernels from then on and closes them; no other code may use
 // kern. On an error both are still the caller's.
-func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
+func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}

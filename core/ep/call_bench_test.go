@@ -9,9 +9,9 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
+	"github.com/moewire/moewire/core/group/shm"
 )
 
 // BenchmarkEmptyCall is a dispatch of no tokens and its release, by a rank that
@@ -22,7 +22,7 @@ func BenchmarkEmptyCall(b *testing.B) {
 	b.Run("shm", func(b *testing.B) { emptyCalls(b, aloneInSharedMemory(b)) })
 }
 
-func aloneInSharedMemory(b *testing.B) transport.Domain {
+func aloneInSharedMemory(b *testing.B) domain.Domain {
 	l, err := shm.Open(shm.Config{NumRanks: 1, ControlBytes: layout.ControlBytes})
 	require.NoError(b, err)
 	b.Cleanup(func() { l.Close() })
@@ -31,7 +31,7 @@ func aloneInSharedMemory(b *testing.B) transport.Domain {
 	return dom
 }
 
-func emptyCalls(b *testing.B, dom transport.Domain) {
+func emptyCalls(b *testing.B, dom domain.Domain) {
 	kern, err := cpu.New(cpu.Widest)
 	require.NoError(b, err)
 	buf, err := ep.New(dom, kern, ep.Config{})

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // Two ranks of one process. Rank r owns expert r, which multiplies by r + 2. Each rank
@@ -82,7 +82,7 @@ func ExampleBuffer_Members() {
 }
 
 // exampleGroup makes the buffers of a group in this process. Ranks in processes of their
-// own meet with package core/transport/shm: see examples/go.
+// own meet with package core/group/shm: see examples/go.
 func exampleGroup(ranks int) (buffers []*ep.Buffer) {
 	for _, domain := range inproc.New(ranks, layout.ControlBytes) {
 		kernels, err := cpu.New(0)

@@ -4,11 +4,11 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // NewWithoutPump is New for tests that take messages themselves, by Pump.
-func NewWithoutPump(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
+func NewWithoutPump(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	cfg.noPump = true
 	return New(dom, kern, cfg)
 }

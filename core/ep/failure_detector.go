@@ -3,10 +3,10 @@ package ep
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // FailureDetector decides which ranks are lost or late for waits outside this package,
@@ -14,7 +14,7 @@ import (
 // others which ranks this rank waits for. It says which ranks have ended or write nothing
 // more, and keeps the suspicion of ranks that are late. One goroutine at a time.
 type FailureDetector struct {
-	dom          transport.Domain
+	dom          domain.Domain
 	epoch        uint16
 	peers        []peer
 	suspicion    suspicion
@@ -24,7 +24,7 @@ type FailureDetector struct {
 
 // NewFailureDetector returns a detector for one epoch of a domain, among the ranks that
 // are present now. Each epoch needs a new one.
-func NewFailureDetector(dom transport.Domain, epoch uint16) *FailureDetector {
+func NewFailureDetector(dom domain.Domain, epoch uint16) *FailureDetector {
 	d := &FailureDetector{
 		dom: dom, epoch: epoch, peers: make([]peer, dom.NumRanks()),
 		clock: telemetry.NewClock(), pollInterval: pollIntervalFor(dom.NumRanks()),

@@ -9,8 +9,8 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestDetectorOfWildMembers: bits of ranks that do not exist count for no rank.

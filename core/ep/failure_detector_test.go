@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestDetectorBlamesTheStraggler: a rank that waits itself and moves is blocked.

@@ -12,20 +12,20 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // watchedDomain does something when the member set is looked at for the n-th
 // time.
 type watchedDomain struct {
-	transport.Domain
+	domain.Domain
 	left atomic.Int64
-	act  func(transport.MemberWord)
+	act  func(domain.MemberWord)
 }
 
-func (d *watchedDomain) Members() transport.MemberWord {
+func (d *watchedDomain) Members() domain.MemberWord {
 	word := d.Domain.Members()
 	if d.left.Add(-1) == 0 {
 		d.act(word)
@@ -36,9 +36,9 @@ func (d *watchedDomain) Members() transport.MemberWord {
 // TestFencedAnywhere: at whatever moment a rank is taken out of the group, its call
 // ends with ErrFenced, or with the complete result that it had by then.
 func TestFencedAnywhere(t *testing.T) {
-	for name, act := range map[string]func(transport.MemberWord){
+	for name, act := range map[string]func(domain.MemberWord){
 		"fenced":     fenceZero,
-		"next epoch": func(word transport.MemberWord) { membership.Install(word, 2, rankset.Of(1)) },
+		"next epoch": func(word domain.MemberWord) { membership.Install(word, 2, rankset.Of(1)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := int64(1)
@@ -50,10 +50,10 @@ func TestFencedAnywhere(t *testing.T) {
 }
 
 // fencedAt reports whether rank 0 looked at the member set n times.
-func fencedAt(t *testing.T, n int64, act func(transport.MemberWord)) bool {
+func fencedAt(t *testing.T, n int64, act func(domain.MemberWord)) bool {
 	doms := newDomains(2, rankset.Of(0, 1))
 	watched := &watchedDomain{Domain: doms[0], act: act}
-	w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
+	w := &world{t: t, doms: []domain.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 	for r, dom := range w.doms {
 		b, err := ep.New(dom, cpu.NewReference(), ep.Config{NumBytes: 16 << 20})
 		require.NoError(t, err)
@@ -100,4 +100,4 @@ func (w *world) completeOrFenced(ins []input) error {
 }
 
 // fenceZero takes rank 0 out of the group.
-func fenceZero(word transport.MemberWord) { membership.Fence(word, 1, 1, 0) }
+func fenceZero(word domain.MemberWord) { membership.Fence(word, 1, 1, 0) }

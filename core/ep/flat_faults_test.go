@@ -13,9 +13,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 var flatTrio = flatShape{shape: trio, extra: [protocol.NumExtras]int{3, 0, 8}}
@@ -236,7 +236,7 @@ func TestFencedAnywhereFlat(t *testing.T) {
 	for passed := true; passed; n++ {
 		doms := newDomains(2, rankset.Of(0, 1))
 		watched := &watchedDomain{Domain: doms[0], act: fenceZero}
-		w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
+		w := &world{t: t, doms: []domain.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 		for r, dom := range w.doms {
 			b, err := ep.New(dom, cpu.NewReference(), ep.Config{NumBytes: 24 << 20})
 			require.NoError(t, err)

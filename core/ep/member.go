@@ -1,10 +1,10 @@
 package ep
 
 import (
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // members returns the ranks that are in the set of our epoch: none once the
@@ -95,7 +95,7 @@ func FencedFor(why string) error { return &fenced{why} }
 
 // WhyFenced is ErrFenced, with what the domain knows of how this rank came to be
 // out: between hosts it may have taken itself out, for want of a quorum.
-func WhyFenced(dom transport.Domain) error {
+func WhyFenced(dom domain.Domain) error {
 	if d, ok := dom.(interface{ WhyOut() string }); ok {
 		if why := d.WhyOut(); why != "" {
 			return &fenced{why}

@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // DefaultSlowAfter is how long a wait on one rank may last before it becomes
@@ -46,7 +46,7 @@ func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
 
 // retainControl keeps a rank's control page mapped, also when an update of the
 // membership replaces the rank meanwhile. nil: absent.
-func (b *Buffer) retainControl(rank int) transport.Segment {
+func (b *Buffer) retainControl(rank int) domain.Segment {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	control := b.dom.Control(rank)

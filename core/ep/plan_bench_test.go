@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // BenchmarkPlan is the planning alone, for 8 ranks: made anew, found in the

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // TestBadPreReduceDispatch: a dispatch that cannot be pre-reduced is refused, and nothing

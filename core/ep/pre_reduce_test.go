@@ -10,7 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // preReduceTrip dispatches, answers and combines, twice over the same handle, and

@@ -9,18 +9,18 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // slabWatch does something once, when a peer's slab is fetched: that is between
 // the look at its open word and the first write.
 type slabWatch struct {
-	transport.Domain
+	domain.Domain
 	act func()
 }
 
-func (d *slabWatch) Slab(rank, id int) (transport.Segment, error) {
+func (d *slabWatch) Slab(rank, id int) (domain.Segment, error) {
 	if act := d.act; act != nil && rank != d.Rank() {
 		d.act = nil
 		act()
@@ -73,7 +73,7 @@ func newWatchedPair(t *testing.T) (*world, *slabWatch) {
 	t.Helper()
 	doms := inproc.New(2, layout.ControlBytes)
 	watch := &slabWatch{Domain: doms[0]}
-	w := &world{t: t, doms: []transport.Domain{watch, doms[1]}, bufs: make([]*ep.Buffer, 2)}
+	w := &world{t: t, doms: []domain.Domain{watch, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 	for r, dom := range w.doms {
 		b, err := ep.New(dom, cpu.NewReference(), ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 		require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // totals is what statistics should say, counted from the inputs alone.

@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Remote ranks are those whose memory cannot be mapped. The receiver of a message
@@ -20,7 +20,7 @@ import (
 // remote is what a buffer needs for remote ranks; nil if there are none. Guarded by
 // Buffer.mu.
 type remote struct {
-	carrier transport.Remote
+	carrier domain.Remote
 	ranks   rankset.Set
 	longest int64 // bytes of a message
 
@@ -36,12 +36,12 @@ type remote struct {
 
 // remoteSlot is what a slot keeps for one remote rank.
 type remoteSlot struct {
-	shadow   transport.Segment // as source: stands for its slab
-	lastSent controlWords      // what it knows of us
-	rows     outRows           // as source: how far our rows are
-	in       inRows            // as owner: its rows
-	outs     outputs           // as owner: the outputs that it has
-	back     outputs           // as source: the outputs that came
+	shadow   domain.Segment // as source: stands for its slab
+	lastSent controlWords   // what it knows of us
+	rows     outRows        // as source: how far our rows are
+	in       inRows         // as owner: its rows
+	outs     outputs        // as owner: the outputs that it has
+	back     outputs        // as source: the outputs that came
 }
 
 // connectRemote finds the ranks that are remote now, after a rendezvous.
@@ -84,7 +84,7 @@ func (b *Buffer) remoteOf(ranks rankset.Set) rankset.Set {
 
 // slabOf is the slab that owner r has opened in slot j, or its shadow slab. nil: there is no
 // such slab, which is a violation.
-func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
+func (b *Buffer) slabOf(r, j int, id int) (domain.Segment, error) {
 	if !b.isRemote(r) {
 		return b.localSlab(r, j, id)
 	}
@@ -129,7 +129,7 @@ func (b *Buffer) releaseRemote() {
 	for j := range b.slots {
 		for r := range b.slots[j].remote {
 			f := &b.slots[j].remote[r]
-			for _, seg := range []transport.Segment{f.shadow, f.in.reorder} {
+			for _, seg := range []domain.Segment{f.shadow, f.in.reorder} {
 				if seg != nil {
 					seg.Release()
 				}

@@ -11,11 +11,11 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )

@@ -11,9 +11,9 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // twoHosts are groups of which each half shares memory.
@@ -239,7 +239,7 @@ func TestRemoteNoAllocations(t *testing.T) {
 
 // bellless has no bell: that of an in-process group is a channel, made anew
 // each time it rings.
-type bellless struct{ transport.Domain }
+type bellless struct{ domain.Domain }
 
 func (d bellless) Wake(int)                    {}
 func (d bellless) PrepareSleep() uint32        { return 0 }

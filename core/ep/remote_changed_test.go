@@ -9,20 +9,20 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // changedDomain shows where the latest message lies, to the code that changes it.
 type changedDomain struct {
-	transport.Domain
+	domain.Domain
 	remote *changedRemote
 }
 
-func (d *changedDomain) Remote() transport.Remote { return d.remote }
+func (d *changedDomain) Remote() domain.Remote { return d.remote }
 
 type changedRemote struct {
-	transport.Remote
+	domain.Remote
 	latest []byte
 }
 

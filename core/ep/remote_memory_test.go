@@ -11,26 +11,26 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 var errNoMemory = errors.New("the system has no memory left")
 
 // poor is a rank that gets no memory for rows that wait, while it is told so.
 type poor struct {
-	transport.Domain
+	domain.Domain
 	now   *atomic.Bool
 	asked *atomic.Int64
 	hide  *atomic.Int64 // so many looks for messages of rank 2 find none
 	once  *atomic.Bool  // there is memory again after the first refusal
 }
 
-func (p poor) Remote() transport.Remote { return poorRemote{p.Domain.Remote(), p} }
+func (p poor) Remote() domain.Remote { return poorRemote{p.Domain.Remote(), p} }
 
 type poorRemote struct {
-	transport.Remote
+	domain.Remote
 	p poor
 }
 
@@ -41,7 +41,7 @@ func (f poorRemote) Next(rank int) []byte {
 	return f.Remote.Next(rank)
 }
 
-func (f poorRemote) Memory(n int64) (transport.Segment, error) {
+func (f poorRemote) Memory(n int64) (domain.Segment, error) {
 	if n < layout.RegionBytes && f.p.now.Load() { // shadow slabs are longer
 		f.p.asked.Add(1)
 		if f.p.once.Load() {
@@ -53,7 +53,7 @@ func (f poorRemote) Memory(n int64) (transport.Segment, error) {
 }
 
 // opener is ep.New, or ep.NewWithoutPump.
-type opener func(transport.Domain, device.Kernels, ep.Config) (*ep.Buffer, error)
+type opener func(domain.Domain, device.Kernels, ep.Config) (*ep.Buffer, error)
 
 // poorWorld is a deterministic group in which rank 0 is poor. Rank 2, on
 // the other host, has sent it rows that must wait for those of rank 1.

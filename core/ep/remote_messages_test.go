@@ -13,15 +13,16 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // alone is rank 0 with a buffer, in an operation, and what rank 1 can send it.
 type alone struct {
 	*world
-	remote transport.Remote
+	remote domain.Remote
 	d      dispatched
 	in     input
 	p      *ep.Pending

@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // outputs is how far one combine's outputs have got between two ranks.
@@ -124,7 +124,7 @@ func (b *Buffer) sendPiece(s *slot, r int, total int64) bool {
 // copyRows copies n rows of outputs, from row number `first` on, between a
 // message and the y of a slab. There a source has counts[l] rows from begin[l]
 // on (nil: from 0 on).
-func (b *Buffer) copyRows(msg []byte, slab transport.Segment, lay *layout.Slab, counts, begin []int32, first, n int64, in bool) {
+func (b *Buffer) copyRows(msg []byte, slab domain.Segment, lay *layout.Slab, counts, begin []int32, first, n int64, in bool) {
 	y, row, jobs := lay.Y(), lay.OutputBytes(), b.scratch.copies[:0]
 	for l, c := range counts {
 		skip := min(first, int64(c))
@@ -197,7 +197,7 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 }
 
 // clearRows zeroes outputs: rows that found no place at their owner count as zeros.
-func (b *Buffer) clearRows(slab transport.Segment, lay *layout.Slab, counts []int32) {
+func (b *Buffer) clearRows(slab domain.Segment, lay *layout.Slab, counts []int32) {
 	y, row := lay.Y(), lay.OutputBytes()
 	for l, c := range counts {
 		clear(slab.Bytes(y.Off+int64(l)*lay.RowsPerExpert*row, int64(c)*row))

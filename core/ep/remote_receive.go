@@ -8,24 +8,24 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // inRows is how far a remote source's rows for one operation have got.
 type inRows struct {
 	op           uint64 // + 1; 0: none
 	params       params
-	lay          layout.Slab       // of such params
-	total, next  uint32            // rows announced, and taken
-	last         int32             // token of the latest row
-	counts       []int32           // rows per local expert
-	begin        []int32           // where they begin, if they are placed
-	cursor       []int32           // of these, how many are there
-	placed       bool              // begin is known
-	none         bool              // they have no place here, or the source gave up
-	short        violation         // why they have no place
-	reorder      transport.Segment // buffer of pieces that wait for their places
-	reorderBytes int64             // of these pieces
+	lay          layout.Slab    // of such params
+	total, next  uint32         // rows announced, and taken
+	last         int32          // token of the latest row
+	counts       []int32        // rows per local expert
+	begin        []int32        // where they begin, if they are placed
+	cursor       []int32        // of these, how many are there
+	placed       bool           // begin is known
+	none         bool           // they have no place here, or the source gave up
+	short        violation      // why they have no place
+	reorder      domain.Segment // buffer of pieces that wait for their places
+	reorderBytes int64          // of these pieces
 	// Pre-reduced: [taken, K], what each row's sum is made of.
 	terms   []device.ReduceJob
 	weights []float32

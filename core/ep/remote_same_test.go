@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // outcome is everything that one rank gets from one operation. Rows are those

@@ -3,8 +3,8 @@ package ep_test
 import (
 	"testing"
 
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // spreads are the ways in which groups are put on hosts.

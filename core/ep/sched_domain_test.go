@@ -8,8 +8,8 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // incarnation is the memory and the bell of one actor, as package inproc has
@@ -28,7 +28,7 @@ type incarnation struct {
 	pump     *actor // of a group on several hosts
 }
 
-var errLost = fmt.Errorf("played: %w", transport.ErrExited)
+var errLost = fmt.Errorf("played: %w", domain.ErrExited)
 
 func (in *incarnation) Lost() error {
 	if in.st.yield(atLost); in.lost {
@@ -54,8 +54,8 @@ func (in *incarnation) ring() {
 	}
 }
 
-// domain is one incarnation's view: the incarnations that it met at its last rendezvous.
-type domain struct {
+// playedDomain is one incarnation's view: the incarnations that it met at its last rendezvous.
+type playedDomain struct {
 	st      *stage
 	inc     *incarnation
 	members *atomic.Uint64
@@ -66,17 +66,17 @@ type domain struct {
 	pages   map[*incarnation]*remotePage
 }
 
-var _ transport.Domain = (*domain)(nil)
+var _ domain.Domain = (*playedDomain)(nil)
 
-func (d *domain) Rank() int     { return d.inc.rank }
-func (d *domain) NumRanks() int { return len(d.view) }
+func (d *playedDomain) Rank() int     { return d.inc.rank }
+func (d *playedDomain) NumRanks() int { return len(d.view) }
 
-func (d *domain) Members() transport.MemberWord {
+func (d *playedDomain) Members() domain.MemberWord {
 	d.st.yield(atMembers)
 	return d.members
 }
 
-func (d *domain) Present() (ranks rankset.Set) {
+func (d *playedDomain) Present() (ranks rankset.Set) {
 	d.st.yield(atPresent)
 	for r, in := range d.view {
 		if in != nil {
@@ -86,7 +86,7 @@ func (d *domain) Present() (ranks rankset.Set) {
 	return ranks
 }
 
-func (d *domain) Control(rank int) transport.Segment {
+func (d *playedDomain) Control(rank int) domain.Segment {
 	if d.view[rank] == nil {
 		return nil
 	}
@@ -96,14 +96,14 @@ func (d *domain) Control(rank int) transport.Segment {
 	return d.view[rank].control
 }
 
-func (d *domain) Process(rank int) transport.Process {
+func (d *playedDomain) Process(rank int) domain.Process {
 	if d.view[rank] == nil {
 		return nil
 	}
 	return d.view[rank]
 }
 
-func (d *domain) AddSlab(size int64) (int, transport.Segment, error) {
+func (d *playedDomain) AddSlab(size int64) (int, domain.Segment, error) {
 	d.st.yield(atAddSlab)
 	seg := newSlabSegment(d.inc, d.lay, d.flat, size)
 	d.inc.slabs = append(d.inc.slabs, seg)
@@ -112,7 +112,7 @@ func (d *domain) AddSlab(size int64) (int, transport.Segment, error) {
 
 var errNoSlab = errors.New("no such slab")
 
-func (d *domain) Slab(rank, id int) (transport.Segment, error) {
+func (d *playedDomain) Slab(rank, id int) (domain.Segment, error) {
 	d.st.yield(atSlab)
 	if in := d.view[rank]; in != nil && id < len(in.slabs) && !d.isRemote(rank) {
 		return in.slabs[id], nil
@@ -120,25 +120,25 @@ func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 	return nil, errNoSlab
 }
 
-func (d *domain) Wake(rank int) {
+func (d *playedDomain) Wake(rank int) {
 	d.st.yield(atWake)
 	if in := d.view[rank]; in != nil && in.sleepers > 0 && !d.isRemote(rank) {
 		in.ring()
 	}
 }
 
-func (d *domain) PrepareSleep() uint32 {
+func (d *playedDomain) PrepareSleep() uint32 {
 	d.st.yield(atPrepareSleep)
 	d.inc.sleepers++
 	return d.inc.bell
 }
 
-func (d *domain) CancelSleep() {
+func (d *playedDomain) CancelSleep() {
 	d.st.yield(atCancelSleep)
 	d.inc.sleepers--
 }
 
-func (d *domain) Sleep(ticket uint32, t time.Duration) {
+func (d *playedDomain) Sleep(ticket uint32, t time.Duration) {
 	d.st.yield(atSleep)
 	if a := d.st.cur; a != nil && d.inc.bell == ticket {
 		a.state, a.until = asleep, d.st.alarm(t)
@@ -147,25 +147,25 @@ func (d *domain) Sleep(ticket uint32, t time.Duration) {
 	d.inc.sleepers--
 }
 
-func (d *domain) Remote() transport.Remote {
+func (d *playedDomain) Remote() domain.Remote {
 	if d.remote == nil || d.remote.ranks.Empty() {
 		return nil
 	}
 	return d.remote
 }
 
-func (d *domain) Yield() {
+func (d *playedDomain) Yield() {
 	d.st.now += yieldTime
 	d.st.yield(atYield)
 }
 
-func (d *domain) Close() error {
+func (d *playedDomain) Close() error {
 	d.loseMail()
 	return nil
 }
 
 // loseMail takes along what is on its way.
-func (d *domain) loseMail() {
+func (d *playedDomain) loseMail() {
 	if d.remote == nil {
 		return
 	}
@@ -189,7 +189,7 @@ type segment struct {
 	bytes   [][]byte
 }
 
-var _ transport.Segment = (*segment)(nil)
+var _ domain.Segment = (*segment)(nil)
 
 func newControl(owner *incarnation) *segment {
 	return &segment{owner: owner, control: true, size: layout.ControlBytes, words: make([]atomic.Uint64, layout.ControlBytes/8)}

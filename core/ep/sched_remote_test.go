@@ -12,9 +12,10 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestSchedulesOfTwoHosts is TestSchedules with the ranks on two hosts: between
@@ -99,14 +100,14 @@ func (m *mail) lose() {
 	m.num -= m.st.rng.IntN(unseen + 1)
 }
 
-// remoteView implements transport.Remote: the mail of one rank in one epoch.
+// remoteView implements domain.Remote: the mail of one rank in one epoch.
 type remoteView struct {
-	d       *domain
+	d       *playedDomain
 	ranks   rankset.Set
 	out, in []*mail
 }
 
-var _ transport.Remote = (*remoteView)(nil)
+var _ domain.Remote = (*remoteView)(nil)
 
 func (f *remoteView) put(list []*mail, r int, m *mail) {
 	list[r] = m
@@ -172,14 +173,14 @@ func (f *remoteView) Untaken() (ranks rankset.Set) {
 	return ranks
 }
 
-func (f *remoteView) Memory(n int64) (transport.Segment, error) {
+func (f *remoteView) Memory(n int64) (domain.Segment, error) {
 	_, s, err := inproc.New(1, 8)[0].AddSlab(n)
 	return &shadowSlab{s, f.d.st}, err
 }
 
 // shadowSlab is a rank's own memory that stands for a peer's slab.
 type shadowSlab struct {
-	transport.Segment
+	domain.Segment
 	st *stage
 }
 
@@ -196,7 +197,7 @@ func (m *shadowSlab) Bytes(off, n int64) []byte {
 // remotePage is a remote rank's control page: what messages tell is the looker's own,
 // what beats would carry is the rank's.
 type remotePage struct {
-	transport.Segment
+	domain.Segment
 	told *segment
 }
 
@@ -208,7 +209,7 @@ func (p *remotePage) Word(off int64) *atomic.Uint64 {
 }
 
 // page is that of a remote incarnation.
-func (d *domain) page(of *incarnation) transport.Segment {
+func (d *playedDomain) page(of *incarnation) domain.Segment {
 	if d.pages == nil {
 		d.pages = map[*incarnation]*remotePage{}
 	}
@@ -219,7 +220,7 @@ func (d *domain) page(of *incarnation) transport.Segment {
 }
 
 // isRemote reports whether a rank of the view is on the other host.
-func (d *domain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks.Has(rank) }
+func (d *playedDomain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks.Has(rank) }
 
 // newBuffer makes a buffer; an actor takes its messages.
 func (sc *scene) newBuffer(a *actor, cfg ep.Config) (*ep.Buffer, error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 const (
@@ -161,7 +161,7 @@ func (sc *scene) enter(rank int) *actor {
 	in.control = newControl(in)
 	a := &actor{scene: sc, rank: rank, inc: in, name: fmt.Sprintf("%d.%d", rank, sc.epochs)}
 	in.actor = a
-	a.dom = &domain{st: sc.st, inc: in, members: &sc.members, lay: &sc.lay, flat: &sc.flatLay}
+	a.dom = &playedDomain{st: sc.st, inc: in, members: &sc.members, lay: &sc.lay, flat: &sc.flatLay}
 	a.rng = rand.New(rand.NewPCG(sc.rng.Uint64(), uint64(rank)))
 	sc.holders[rank] = a
 	return a
@@ -254,4 +254,4 @@ func (sc *scene) count() {
 	}
 }
 
-var _ transport.Process = (*incarnation)(nil)
+var _ domain.Process = (*incarnation)(nil)

@@ -80,7 +80,7 @@ type actor struct {
 	st    *stage
 	scene *scene
 	inc   *incarnation
-	dom   *domain
+	dom   *playedDomain
 	buf   *ep.Buffer
 	rank  int
 	name  string

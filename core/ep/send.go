@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // send places rows at every owner that has opened the operation by now. In
@@ -98,7 +98,7 @@ func (b *Buffer) describe(s *slot) {
 	}
 }
 
-func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
+func bytesOf(slab domain.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
 
 // reserve finds where our rows begin. It returns the owners with room for
 // all of our rows. An owner that works on another shape may have too little room;
@@ -185,7 +185,7 @@ func (b *Buffer) jobsFor(s *slot, owners rankset.Set) []device.PlaceJob {
 	return b.scratch.jobs
 }
 
-func target(slab transport.Segment, lay *layout.Slab) device.Target {
+func target(slab domain.Segment, lay *layout.Slab) device.Target {
 	return device.Target{
 		Rows: bytesOf(slab, lay.Rows()), Scales: bytesOf(slab, lay.Scales()), SrcInfo: bytesOf(slab, lay.SrcInfo()),
 		RowsPerExpert: int(lay.RowsPerExpert),
@@ -207,13 +207,13 @@ func (b *Buffer) publishTo(s *slot, r int, withRows bool) {
 
 // publish writes layout, params and, last, arrive in an owner's slab. counts
 // and begin are per local expert of the owner, nil for no rows at all.
-func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
+func (b *Buffer) publish(slab domain.Segment, r int, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
 	b.publishFor(b.self, slab, op, p, lay, counts, begin)
 	b.dom.Wake(r)
 }
 
 // publishFor is publish on behalf of a source.
-func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
+func (b *Buffer) publishFor(source int, slab domain.Segment, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
 	if slab.SizeBytes() >= lay.SizeBytes { // else the owner reports the mismatch
 		for l := range int(lay.LocalExperts) {
 			v := uint64(0)

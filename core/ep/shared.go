@@ -6,18 +6,18 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // peer is one rank as this rank sees it, this rank itself included. The zero
 // value is an absent rank, which is in no member set of this rank.
 type peer struct {
-	proc    transport.Process
-	control transport.Segment
+	proc    domain.Process
+	control domain.Segment
 	remote  bool // reached by messages: control is a page of ours
 }
 
-func newPeer(dom transport.Domain, rank int) peer {
+func newPeer(dom domain.Domain, rank int) peer {
 	p := peer{proc: dom.Process(rank), control: dom.Control(rank)}
 	if remote := dom.Remote(); remote != nil {
 		p.remote = remote.Ranks().Has(rank)
@@ -91,7 +91,7 @@ func (p *params) flags() protocol.Flags {
 		bit(protocol.FlagFlat, p.flat) | bit(protocol.FlagNoRouting, p.noRouting) | bit(protocol.FlagPreReduce, p.preReduce)
 }
 
-func (p *params) store(slab transport.Segment, rank int, op uint64) {
+func (p *params) store(slab domain.Segment, rank int, op uint64) {
 	at, words := layout.Params(rank), p.words(op)
 	words[protocol.ParamOp] |= sealOf(rank, &words, p.extra) << sealShift
 	for i, v := range words {
@@ -129,7 +129,7 @@ func ensure(w *atomic.Uint64, v uint64) {
 }
 
 // loadParams reads the record of a source once. Not ok: no rank has stored it so.
-func loadParams(slab transport.Segment, rank int) (op uint64, p params, ok bool) {
+func loadParams(slab domain.Segment, rank int) (op uint64, p params, ok bool) {
 	at, words := layout.Params(rank), recordWords{}
 	for i := range words {
 		words[i] = slab.Word(at + int64(i)*8).Load()

@@ -13,10 +13,10 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )

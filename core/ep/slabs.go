@@ -3,8 +3,8 @@ package ep
 import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // ownSlab is one slab of this rank. It is poisoned while it has suspects. These are ranks
@@ -12,7 +12,7 @@ import (
 // they were done, and that may still store into it.
 type ownSlab struct {
 	id       int
-	seg      transport.Segment
+	seg      domain.Segment
 	suspects []suspect
 
 	// What these words of it must hold.

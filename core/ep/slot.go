@@ -5,9 +5,9 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // slot is one of the S places for operations. It has two sides: as owner,
@@ -30,19 +30,19 @@ type slot struct {
 	slab       layout.Slab
 	params     params
 	plan       plan
-	weights    []float32           // pre-reduced: copy of the caller's, [T, K]
-	dst        []transport.Segment // the slab that we wrote to at each owner
-	planned    rankset.Set         // owners that the plan has rows for
-	notified   rankset.Set         // owners that have our counts (deterministic)
-	ordered    bool                // our slab has its order (deterministic)
-	sent       rankset.Set         // owners that have our arrive
-	placed     rankset.Set         // of these, those that have our rows, too
-	unsent     rankset.Set         // owners that still get rows
-	awaited    rankset.Set         // sources that we wait for: their arrive is missing
-	counted    rankset.Set         // sources that count: with their rows
-	located    bool                // plan.rows is made: nothing is left to send
-	lacks      []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
-	spoiled    rankset.Set         // owners that cannot give our rows back
+	weights    []float32        // pre-reduced: copy of the caller's, [T, K]
+	dst        []domain.Segment // the slab that we wrote to at each owner
+	planned    rankset.Set      // owners that the plan has rows for
+	notified   rankset.Set      // owners that have our counts (deterministic)
+	ordered    bool             // our slab has its order (deterministic)
+	sent       rankset.Set      // owners that have our arrive
+	placed     rankset.Set      // of these, those that have our rows, too
+	unsent     rankset.Set      // owners that still get rows
+	awaited    rankset.Set      // sources that we wait for: their arrive is missing
+	counted    rankset.Set      // sources that count: with their rows
+	located    bool             // plan.rows is made: nothing is left to send
+	lacks      []violation      // owners without room for our rows: the ranks disagree, or their memory was overwritten
+	spoiled    rankset.Set      // owners that cannot give our rows back
 	dispatch   dispatchCall
 	combine    combineCall
 	rows       int64   // flat: the number that the caller was told
@@ -59,7 +59,7 @@ type slot struct {
 // warmth remembers how many rows per expert were prefaulted, where and for
 // which shape.
 type warmth struct {
-	seg   transport.Segment
+	seg   domain.Segment
 	shape layout.Shape
 	rows  int64
 }
@@ -124,7 +124,7 @@ func (c *call) end(state op.State, err error) {
 
 func (s *slot) init(index, ranks int) {
 	s.index = index
-	s.dst = make([]transport.Segment, ranks)
+	s.dst = make([]domain.Segment, ranks)
 	s.warm = make([]warmth, ranks)
 }
 

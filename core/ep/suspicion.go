@@ -3,9 +3,9 @@ package ep
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // waitGraph is what a suspicion looks at: which rank waits for which ranks.
@@ -74,7 +74,7 @@ func (b *Buffer) wordAge() time.Duration {
 }
 
 // wordAge is how old the words of remote ranks may be; 0 without any.
-func wordAge(dom transport.Domain) time.Duration {
+func wordAge(dom domain.Domain) time.Duration {
 	if remote := dom.Remote(); remote != nil {
 		return remote.WordAge()
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // meet plays a membership update: the ranks in `ranks` form the next epoch,

@@ -6,10 +6,10 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Words that other processes can write are input. Each is read once, into a value of
@@ -245,10 +245,10 @@ func (b *Buffer) agreeOnCapacity(s *slot) error {
 }
 
 // localSlab returns the slab that owner r says is open in slot j; nil: it has no such slab.
-func (b *Buffer) localSlab(r, j, id int) (transport.Segment, error) {
+func (b *Buffer) localSlab(r, j, id int) (domain.Segment, error) {
 	slab, err := b.dom.Slab(r, id)
 	switch {
-	case errors.Is(err, transport.ErrCorrupt):
+	case errors.Is(err, domain.ErrCorrupt):
 		b.violates(violation{r, inSlot("the slab of open", j), uint64(id), err.Error()})
 		return nil, nil
 	case err == nil && slab.SizeBytes() < layout.HeaderBytes:

@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // What the parent and rank 0 leave for the others of a group that is cut.

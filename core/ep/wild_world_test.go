@@ -19,7 +19,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/group/shm"
 )
 
 // wildWorld is ranks with real shared memory, mapped once by each of them. The test writes to

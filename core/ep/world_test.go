@@ -15,9 +15,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // callTimeout bounds calls that are expected to end well.
@@ -26,7 +26,7 @@ var callTimeout = 20 * time.Second
 // world is R ranks in one process.
 type world struct {
 	t        testing.TB
-	doms     []transport.Domain
+	doms     []domain.Domain
 	bufs     []*ep.Buffer // nil: absent
 	numBytes int64
 
@@ -56,7 +56,7 @@ func newPartialWorld(t testing.TB, ranks int, present rankset.Set, cfg ep.Config
 // overHosts is how groups of the tests below it are spread; nil: not at all.
 var overHosts func(ranks int) inproc.Hosts
 
-func newDomains(ranks int, present rankset.Set) []transport.Domain {
+func newDomains(ranks int, present rankset.Set) []domain.Domain {
 	if overHosts == nil {
 		return inproc.NewPartial(ranks, present, layout.ControlBytes)
 	}

@@ -9,6 +9,7 @@ import (
 
 	uatomic "go.uber.org/atomic"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -25,7 +26,7 @@ type Link struct {
 	reconnector reconnector
 	send        sender
 	recv        receiver
-	rings       [2]transport.Segment // receive, staging
+	rings       [2]domain.Segment // receive, staging
 	owned       [2]transport.Region
 
 	failed  uatomic.Error
@@ -85,7 +86,7 @@ func (l *Link) Credits() (left, most int) {
 
 // Memory makes memory that may be registered: zeroed, resident as it is
 // touched. The caller releases it.
-type Memory func(sizeBytes int64) (transport.Segment, error)
+type Memory func(sizeBytes int64) (domain.Segment, error)
 
 // flushFor bounds how long NewLink waits, when it fails, until what it has
 // posted has completed.
@@ -118,7 +119,7 @@ func (l *Link) open(memory Memory) (err error) {
 		if l.rings[i], err = memory(l.cfg.RingBytes); err != nil {
 			return err
 		}
-		l.owned[i], err = transport.RegisterSegment(l.poller.carrier, l.rings[i], l.cfg.RingBytes, access)
+		l.owned[i], err = domain.RegisterSegment(l.poller.carrier, l.rings[i], l.cfg.RingBytes, access)
 		if err != nil {
 			return err
 		}
@@ -178,7 +179,7 @@ func (l *Link) agree(o *offer) error {
 	case o.ring.SizeBytes != uint64(l.cfg.RingBytes):
 		return fmt.Errorf("%w: ring of %d bytes, here it has %d", transport.ErrMismatch, o.ring.SizeBytes, l.cfg.RingBytes)
 	case o.depth < 1 || o.depth > MaxMessages || o.longest < 1 || o.longest > l.cfg.RingBytes/2:
-		return fmt.Errorf("%w: it offers %d messages of at most %d bytes", transport.ErrMetadata, o.depth, o.longest)
+		return fmt.Errorf("%w: it offers %d messages of at most %d bytes", domain.ErrMetadata, o.depth, o.longest)
 	}
 	return nil
 }

@@ -13,15 +13,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 const testTimeout = 20 * time.Second
 
-func heap(n int64) (transport.Segment, error) {
+func heap(n int64) (domain.Segment, error) {
 	_, slab, err := inproc.New(1, 8)[0].AddSlab(n)
 	return slab, err
 }
@@ -243,7 +244,7 @@ func TestUntaken(t *testing.T) {
 	b.Release(0)
 	eventually(t, func() bool { return a.Untaken().Empty() })
 	a.send(t, []byte("three"))
-	a.link.Break(transport.ErrExited)
+	a.link.Break(domain.ErrExited)
 	require.Zero(t, a.Untaken())
 }
 
@@ -396,14 +397,14 @@ func TestLostRank(t *testing.T) {
 	var gone atomic.Bool
 	a.lost = func(int) error {
 		if gone.Load() {
-			return transport.ErrExited
+			return domain.ErrExited
 		}
 		return nil
 	}
 	a.link.fail(errors.New("test"))
 	gone.Store(true)
 	_, err := a.Reserve(1, 8)
-	require.ErrorIs(t, err, transport.ErrExited)
+	require.ErrorIs(t, err, domain.ErrExited)
 }
 
 // TestCO7: receives are always posted: a message never finds none, also when
@@ -585,7 +586,7 @@ func FuzzOffer(f *testing.F) {
 		if o, err := parseOffer(b); err == nil {
 			require.LessOrEqual(t, len(o.address), transport.MaxAddressBytes)
 		} else {
-			require.ErrorIs(t, err, transport.ErrMetadata)
+			require.ErrorIs(t, err, domain.ErrMetadata)
 		}
 	})
 }

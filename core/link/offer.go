@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -58,7 +59,7 @@ func (l *Link) Offer() []byte {
 func parseOffer(b []byte) (o offer, err error) {
 	le := binary.LittleEndian
 	bad := func(text string, args ...any) (offer, error) {
-		return offer{}, fmt.Errorf("%w: link offer: %s", transport.ErrMetadata, fmt.Sprintf(text, args...))
+		return offer{}, fmt.Errorf("%w: link offer: %s", domain.ErrMetadata, fmt.Sprintf(text, args...))
 	}
 	if len(b) < offerFixed || string(b[:4]) != offerMagic {
 		return bad("%d bytes that are none", len(b))

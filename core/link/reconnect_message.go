@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // reconnectMessage is what the two sides of a link that broke tell each other,
@@ -51,7 +51,7 @@ func (m *reconnectMessage) encode() []byte {
 func parseReconnectMessage(b []byte) (m reconnectMessage, err error) {
 	le := binary.LittleEndian
 	if len(b) < reconnectShort || len(b) > MaxReconnectBytes {
-		return m, fmt.Errorf("%w: reconnect message of %d bytes", transport.ErrMetadata, len(b))
+		return m, fmt.Errorf("%w: reconnect message of %d bytes", domain.ErrMetadata, len(b))
 	}
 	m.kind, m.number = b[0], le.Uint64(b[1:])
 	switch m.kind {
@@ -66,5 +66,5 @@ func parseReconnectMessage(b []byte) (m reconnectMessage, err error) {
 			return m, nil
 		}
 	}
-	return m, fmt.Errorf("%w: reconnect message of kind %d with %d bytes", transport.ErrMetadata, m.kind, len(b))
+	return m, fmt.Errorf("%w: reconnect message of kind %d with %d bytes", domain.ErrMetadata, m.kind, len(b))
 }

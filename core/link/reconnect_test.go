@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -238,7 +239,7 @@ func TestReconnectStops(t *testing.T) {
 		for _, p := range posts {
 			p.lose()
 		}
-		a.link.StopReconnecting(transport.ErrExited)
+		a.link.StopReconnecting(domain.ErrExited)
 		require.NoError(t, a.link.Err(), "it carries messages still")
 		require.NoError(t, a.link.endpoint().Retire())
 		synctest.Wait()
@@ -254,11 +255,11 @@ func TestReconnectStops(t *testing.T) {
 		posts[0].lose()
 		require.NoError(t, a.link.endpoint().Retire())
 		eventually(t, a.link.Broken)
-		a.lost = func(int) error { return transport.ErrExited }
+		a.lost = func(int) error { return domain.ErrExited }
 		_, err := a.Reserve(1, 8)
-		require.ErrorIs(t, err, transport.ErrExited)
-		a.link.StopReconnecting(transport.ErrExited)
-		require.ErrorIs(t, a.link.Err(), transport.ErrExited)
+		require.ErrorIs(t, err, domain.ErrExited)
+		a.link.StopReconnecting(domain.ErrExited)
+		require.ErrorIs(t, a.link.Err(), domain.ErrExited)
 	})
 }
 
@@ -375,11 +376,11 @@ func TestReconnectMessages(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, m, got)
 		_, err = parseReconnectMessage(append(b[:reconnectShort:reconnectShort], make([]byte, MaxReconnectBytes)...))
-		require.ErrorIs(t, err, transport.ErrMetadata)
+		require.ErrorIs(t, err, domain.ErrMetadata)
 	}
 	for _, b := range [][]byte{nil, {reconnectLinked}, make([]byte, 9), append([]byte{reconnectOffer}, make([]byte, 20)...)} {
 		_, err := parseReconnectMessage(b)
-		require.ErrorIs(t, err, transport.ErrMetadata)
+		require.ErrorIs(t, err, domain.ErrMetadata)
 	}
 }
 

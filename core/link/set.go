@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Set is the links of a rank. It implements transport.Remote. Its methods are for one
+// Set is the links of a rank. It implements domain.Remote. Its methods are for one
 // goroutine at a time, but for Memory, LinkOf, Failed, Untaken and Rings.
 type Set struct {
 	most    int64 // the longest message that half a ring has room for
@@ -22,7 +23,7 @@ type Set struct {
 	ranks   rankset.Atomic
 }
 
-var _ transport.RemoteRings = (*Set)(nil)
+var _ domain.RemoteRings = (*Set)(nil)
 
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
 // it is not; age is how old the owner's copies of words of remote ranks may be.
@@ -89,7 +90,7 @@ func (s *Set) Untaken() (ranks rankset.Set) {
 }
 
 // Memory returns memory of this process's own.
-func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memory(sizeBytes) }
+func (s *Set) Memory(sizeBytes int64) (domain.Segment, error) { return s.memory(sizeBytes) }
 
 var errNoLink = errors.New("link: there is none to that rank")
 
@@ -189,7 +190,7 @@ func (s *Set) NextAt(rank int) (off, n int64) {
 var errMisplaced = errors.New("a message is not where it can be")
 
 // Rings are the memory of a rank's link. Safe for concurrent use.
-func (s *Set) Rings(rank int) (send, receive transport.Segment) {
+func (s *Set) Rings(rank int) (send, receive domain.Segment) {
 	l := s.links[rank].Load()
 	if l == nil {
 		return nil, nil

@@ -1,3 +1,10 @@
+// Package transport says what moves bytes between ranks that cannot map one another's
+// memory. A Transport has Regions (memory that a peer may write or read) and Endpoints (one connection to one
+// peer). It reports what became of every work request as a Completion. It has the shape
+// of RDMA verbs, because hardware gives no more than that. Nothing is promised about the
+// order in which work requests of one endpoint, or of several, complete or become visible
+// at the peer. Code that needs an order makes it itself: it numbers its messages and
+// counts completions.
 package transport
 
 import (
@@ -5,16 +12,12 @@ import (
 	"time"
 )
 
-// What moves bytes between ranks that cannot map one another's memory. A Transport has
-// Regions (memory that a peer may write or read) and Endpoints (one connection to one
-// peer). It reports what became of every work request as a Completion. It has the shape
-// of RDMA verbs, because hardware gives no more than that. Nothing is promised about the
-// order in which work requests of one endpoint, or of several, complete or become visible
-// at the peer. Code that needs an order makes it itself: it numbers its messages and
-// counts completions.
-
-// Sentinels of carriers.
+// Sentinels that callers must tell apart. A domain returns the first two, too.
 var (
+	// ErrClosed means that the domain was closed in this process.
+	ErrClosed = errors.New("domain is closed")
+	// ErrMismatch means that two ranks disagree about a parameter.
+	ErrMismatch = errors.New("ranks disagree")
 	// ErrWouldBlock means that a bound is reached: nothing has happened, try
 	// again once something has completed.
 	ErrWouldBlock = errors.New("would block")

@@ -1,7 +1,5 @@
 package transport
 
-import "fmt"
-
 // Dmabuf is a device's memory (a GPU's) as its driver exports it.
 type Dmabuf struct {
 	// FD is the file descriptor of the dma-buf. It stays the caller's, which may close it
@@ -14,32 +12,6 @@ type Dmabuf struct {
 	// Addr is the address at which requests name it, usually the one that the
 	// device's own programs use. Addr and Off are equal modulo the page size.
 	Addr uint64
-}
-
-// DmabufSegment is a Segment that may be a device's memory: then there is nothing
-// in it for the processor.
-type DmabufSegment interface {
-	Segment
-	// Dmabuf says how it is registered; false: by its bytes.
-	Dmabuf() (Dmabuf, bool)
-}
-
-// RegisterSegment registers the first n bytes of a segment, whatever it is.
-func RegisterSegment(carrier Transport, s Segment, n int64, access Access) (Region, error) {
-	d, ok := s.(DmabufSegment)
-	if !ok {
-		return carrier.Register(s.Bytes(0, n), access)
-	}
-	memory, ok := d.Dmabuf()
-	if !ok {
-		return carrier.Register(s.Bytes(0, n), access)
-	}
-	to, ok := carrier.(DmabufCarrier)
-	if !ok {
-		return nil, fmt.Errorf("a device's memory over %s: %w", carrier.Name(), ErrNotSupported)
-	}
-	memory.SizeBytes = n
-	return to.RegisterDmabuf(memory, access)
 }
 
 // DmabufCarrier is a Transport that can move bytes out of and into a device's

@@ -12,7 +12,7 @@ import (
 // wordPlaces are the packages that pack sets of ranks into words: of shared memory, of messages
 // to other hosts, of kernels and of the C ABI. More ranks than a word has bits need work there.
 var wordPlaces = []string{
-	"core/group/membership", "core/telemetry", "core/transport/multihost", "core/device/cuda",
+	"core/group/membership", "core/telemetry", "core/group/multihost", "core/device/cuda",
 	"core/ep", "core/ep/gpu", "capi",
 }
 

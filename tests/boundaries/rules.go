@@ -77,31 +77,41 @@ var layers = []layer{
 	}},
 	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 
-	{"core/transport", []string{"core/group/rankset"}},
-	{"core/transport/transporttest", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/testenv"}},
-	{"core/transport/inproc", []string{"core/group/rankset", "core/group/membership", "core/transport"}},
-	{"core/transport/shm", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/..."}},
+	// What moves bytes between ranks that cannot map one another's memory.
+	{"core/transport", nil},
+	// What the ranks of a group share, as core/ep sees it.
+	{"core/group/domain", []string{"core/group/rankset", "core/transport"}},
+	{"core/transport/transporttest", []string{
+		"core/group/rankset", "core/group/membership", "core/transport", "core/group/domain", "core/internal/testenv",
+	}},
 	// Carriers.
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
 	{"core/transport/shmem", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
+	// Messages between ranks, over any carrier.
+	{"core/link", []string{"core/group/rankset", "core/transport", "core/group/domain", "core/wire", "core/internal/..."}},
+
+	// Groups: of one process, of the processes of one host, of several hosts.
+	{"core/group/inproc", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/group/domain"}},
+	{"core/group/shm", []string{
+		"core/group/rankset", "core/group/membership", "core/transport", "core/group/domain", "core/internal/...",
+	}},
+	{"core/group/multihost", []string{
+		"core/group/rankset", "core/group/membership",
+		"core/transport", "core/group/domain", "core/group/shm", "core/link", "core/wire", "core/internal/...",
+	}},
 	// Device memory of one rank in the processes of others.
-	{"core/transport/cudaipc", []string{"core/group/rankset", "core/transport", "core/device/cuda", "core/internal/..."}},
+	{"core/group/cudaipc", []string{
+		"core/group/rankset", "core/transport", "core/group/domain", "core/device/cuda", "core/internal/...",
+	}},
 	// Memory of links that kernels fill and read.
-	{"core/transport/cudaring", []string{"core/transport", "core/device/cuda", "core/internal/sys"}},
+	{"core/group/cudaring", []string{"core/transport", "core/group/domain", "core/device/cuda", "core/internal/sys"}},
 	// Messages for kernels.
-	{"core/transport/proxy", []string{
-		"core/group/rankset", "core/ep/protocol", "core/transport", "core/device/cuda/fifo", "core/internal/safego",
+	{"core/group/proxy", []string{
+		"core/group/rankset", "core/ep/protocol", "core/group/domain", "core/device/cuda/fifo", "core/internal/safego",
 	}},
 
-	// Messages between ranks, over any carrier.
-	{"core/link", []string{"core/group/rankset", "core/transport", "core/wire", "core/internal/..."}},
-	// A group of which some ranks share memory and others do not.
-	{"core/transport/multihost", []string{
-		"core/group/rankset", "core/group/membership",
-		"core/transport", "core/transport/shm", "core/link", "core/wire", "core/internal/...",
-	}},
 	// Connections to many peers, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/internal/safego"}},
 	// One carrier for programs that have no ranks, only peers.
@@ -111,12 +121,19 @@ var layers = []layer{
 
 	{"core/ep", []string{
 		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/op", "core/telemetry",
-		"core/transport", "core/device", "core/internal/safego",
+		"core/group/domain", "core/device", "core/internal/safego",
 	}},
 	// The same on a GPU.
 	{"core/ep/gpu", []string{
 		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol",
-		"core/transport", "core/transport/cudaipc", "core/transport/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
+		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
+	}},
+
+	// Puts a rank together: a configuration becomes a group and an engine.
+	{"core/node", []string{
+		"core/ep", "core/ep/gpu", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/transport", "core/group/domain", "core/group/cudaring", "core/group/multihost", "core/group/shm", "core/transport/tcp",
+		"core/transport/verbs", "core/group/rankset", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},
 
 	{"capi", []string{"core/..."}},
@@ -134,7 +151,7 @@ var rooms = []room{
 	{
 		path: "unsafe",
 		within: []string{
-			"core/internal/...", "core/transport/inproc", "core/transport/verbs",
+			"core/internal/...", "core/group/inproc", "core/transport/verbs",
 			"core/device/cpu", "core/device/cuda", "core/device/cuda/cudatest",
 			"core/device/cuda/gpubench/...", "capi",
 		},
@@ -147,6 +164,6 @@ var rooms = []room{
 	{
 		path:   "go.uber.org/atomic",
 		within: []string{"..."},
-		except: []string{"core/transport/...", "core/internal/sys"},
+		except: []string{"core/transport/...", "core/group/...", "core/internal/sys"},
 	},
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )

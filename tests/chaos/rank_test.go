@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // TestMain runs a rank instead of the tests when the environment says so.

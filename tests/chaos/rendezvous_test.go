@@ -10,7 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // slabBytes is what one slab has when its size is given.

@@ -6,23 +6,23 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // tappedDomain is a domain in which every access passes a point.
 type tappedDomain struct {
-	transport.Domain
+	domain.Domain
 	trap *trap
 
 	mu   sync.Mutex
-	segs map[transport.Segment]*tappedSegment // one for each, so that they compare
+	segs map[domain.Segment]*tappedSegment // one for each, so that they compare
 }
 
-func tapDomain(d transport.Domain, t *trap) *tappedDomain {
-	return &tappedDomain{Domain: d, trap: t, segs: map[transport.Segment]*tappedSegment{}}
+func tapDomain(d domain.Domain, t *trap) *tappedDomain {
+	return &tappedDomain{Domain: d, trap: t, segs: map[domain.Segment]*tappedSegment{}}
 }
 
-func (d *tappedDomain) tap(s transport.Segment, rank int, name func(int64) point) transport.Segment {
+func (d *tappedDomain) tap(s domain.Segment, rank int, name func(int64) point) domain.Segment {
 	if s == nil {
 		return nil
 	}
@@ -38,12 +38,12 @@ func (d *tappedDomain) tap(s transport.Segment, rank int, name func(int64) point
 	return d.segs[s]
 }
 
-func (d *tappedDomain) Members() transport.MemberWord {
+func (d *tappedDomain) Members() domain.MemberWord {
 	d.trap.hit(atMembers)
 	return tappedWord{d.Domain.Members(), d.trap, d.Rank()}
 }
 
-func (d *tappedDomain) Remote() transport.Remote {
+func (d *tappedDomain) Remote() domain.Remote {
 	f := d.Domain.Remote()
 	if f == nil {
 		return nil
@@ -51,17 +51,17 @@ func (d *tappedDomain) Remote() transport.Remote {
 	return tappedRemote{f, d.trap}
 }
 
-func (d *tappedDomain) Control(rank int) transport.Segment {
+func (d *tappedDomain) Control(rank int) domain.Segment {
 	return d.tap(d.Domain.Control(rank), rank, controlPoint)
 }
 
-func (d *tappedDomain) AddSlab(size int64) (int, transport.Segment, error) {
+func (d *tappedDomain) AddSlab(size int64) (int, domain.Segment, error) {
 	d.trap.hit(atAddSlab)
 	id, s, err := d.Domain.AddSlab(size)
 	return id, d.tap(s, d.Rank(), slabPoint), err
 }
 
-func (d *tappedDomain) Slab(rank, id int) (transport.Segment, error) {
+func (d *tappedDomain) Slab(rank, id int) (domain.Segment, error) {
 	d.trap.hit(atSlab)
 	s, err := d.Domain.Slab(rank, id)
 	return d.tap(s, rank, slabPoint), err
@@ -86,7 +86,7 @@ func (d *tappedDomain) Yield() {
 // tappedSegment is a segment of a tappedDomain. shift leads from a point in
 // the rank's own memory to that in a peer's.
 type tappedSegment struct {
-	transport.Segment
+	domain.Segment
 	trap  *trap
 	name  func(int64) point
 	shift point

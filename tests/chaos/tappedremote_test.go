@@ -5,13 +5,14 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // tappedRemote passes points around what is done with messages.
 type tappedRemote struct {
-	transport.Remote
+	domain.Remote
 	trap *trap
 }
 
@@ -46,7 +47,7 @@ func (f tappedRemote) Untaken() rankset.Set {
 }
 
 // Memory is for shadow slabs, and for rows that wait for their places.
-func (f tappedRemote) Memory(n int64) (transport.Segment, error) {
+func (f tappedRemote) Memory(n int64) (domain.Segment, error) {
 	s, err := f.Remote.Memory(n)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (f tappedRemote) Memory(n int64) (transport.Segment, error) {
 // tappedWord passes points when others are to be taken out: on several hosts
 // that begins a ballot, which goes on in the background.
 type tappedWord struct {
-	transport.MemberWord
+	domain.MemberWord
 	trap *trap
 	self int
 }

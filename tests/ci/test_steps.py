@@ -28,7 +28,7 @@ def test_every_fuzz_target_is_found() -> None:
     assert len(found) >= sum(map(int, listed.split()))
     assert ("core/transport/shmem", "FuzzPeer") in found
     assert ("core/transport/shmem", "FuzzMessage") in found
-    assert "core/transport/cudaipc" in {package for package, _ in found}
+    assert "core/group/cudaipc" in {package for package, _ in found}
 
 
 def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/group/shm"
 )
 
 // roles are what a child process can be; the test binary starts itself.

@@ -138,7 +138,7 @@ const (
 	threadSlack = 2
 )
 
-// checkUsage compares with the formulas in the documentation of core/transport/shm:
+// checkUsage compares with the formulas in the documentation of core/group/shm:
 // 2 descriptors for the watcher, 2 per domain, 2 per peer in another process.
 // One thread for the watcher, however many ranks there are.
 func (e *env) checkUsage() error {

@@ -100,8 +100,8 @@ def test_a_flat_graph_holds_no_received_rows_twice(copies: bool) -> None:
     received = []
     fill = FlatRows.fill
 
-    def watched(rows: FlatRows) -> None:
-        fill(rows)
+    def watched(rows: FlatRows, *given: Any) -> None:
+        fill(rows, *given)
         assert rows.tensors is not None
         received.append(weakref.ref(rows.tensors.data))
 

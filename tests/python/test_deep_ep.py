@@ -104,7 +104,7 @@ def test_a_lost_rank_is_an_error_where_no_mask_can_tell(enabled: bool) -> None:
             mask.active_ranks[1] = 0
 
     mask = _mask.Mask(3, enabled)
-    buffer: Any = SimpleNamespace(runtime=SimpleNamespace(gpu=None))  # on the CPU
+    buffer: Any = SimpleNamespace(runtime=SimpleNamespace(drives=True))  # as on the CPU
     watch = _events.Watch(buffer, mask, "stats", None)
     with watch:
         pass

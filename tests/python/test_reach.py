@@ -100,11 +100,11 @@ def test_rdma_dc_is_passed_on(monkeypatch: pytest.MonkeyPatch, asked: bool | Non
     class Seen(Exception):
         pass
 
-    def runtime(*, flags: int, tuning: dict[str, Any], **_: Any) -> None:
+    def engine(*, flags: int, tuning: dict[str, Any], **_: Any) -> None:
         assert "flags" not in tuning
         raise Seen(flags)
 
-    monkeypatch.setattr(_member, "Runtime", runtime)
+    monkeypatch.setattr(_member, "Cpu", engine)
     with pytest.raises(Seen) as seen:
         Buffer.from_exchange(lambda own: [own], 0, 1, deterministic=True, rdma_dc=asked)
     want = abi.MW_CONFIG_DETERMINISTIC | (abi.MW_CONFIG_RDMA_DC if asked else 0)

@@ -11,11 +11,12 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/proxy"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
-	"github.com/moewire/moewire/core/transport/proxy"
 )
 
 // office is one rank's way to ranks of other hosts.
@@ -89,7 +90,7 @@ func (g *group) openOffice(carrier transport.Transport, rank int, c mailing) *of
 	o.carrier = link.NewPoller(carrier, o.proxy.Ring)
 	o.box = Mailbox{Words: words.Address(), Length: c.length, Mail: mail.Address(), MessageBytes: min(c.messageBytes, c.ringBytes/2)}
 	cfg := link.Config{RingBytes: c.ringBytes, NumMessages: 3}
-	memory := func(n int64) (transport.Segment, error) { return hostRing{m: o.alloc(uint64(n))}, nil }
+	memory := func(n int64) (domain.Segment, error) { return hostRing{m: o.alloc(uint64(n))}, nil }
 	for peer := range g.ranks {
 		if c.hostOf[peer] == c.hostOf[rank] {
 			continue
@@ -100,7 +101,7 @@ func (g *group) openOffice(carrier transport.Transport, rank int, c mailing) *of
 		o.box.Ranks = o.box.Ranks.With(peer)
 		o.box.Receive[peer], o.box.Send[peer] = o.host[before].Address(), o.host[before+1].Address()
 	}
-	o.set = link.NewSet(cfg, memory, func(int) error { return transport.ErrExited }, 0)
+	o.set = link.NewSet(cfg, memory, func(int) error { return domain.ErrExited }, 0)
 	g.t.Cleanup(o.close)
 	return o
 }

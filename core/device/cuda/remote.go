@@ -13,7 +13,7 @@ import (
 )
 
 // Mailbox says how kernels reach ranks by messages: where the ends of a proxy
-// (core/transport/proxy) and of its links lie. Addresses are the device's. All
+// (core/group/proxy) and of its links lie. Addresses are the device's. All
 // of it stays there until the engine is closed or has another one.
 type Mailbox struct {
 	Ranks rankset.Set // the remote ranks; this one is none

@@ -13,12 +13,13 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/proxy"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
-	"github.com/moewire/moewire/core/transport/proxy"
 )
 
 // exchangeArgs is emulator_exchange_args.
@@ -31,7 +32,7 @@ type exchangeArgs struct {
 
 // hostRing is a ring in pinned host memory.
 type hostRing struct {
-	transport.Segment
+	domain.Segment
 	m *HostMemory
 }
 
@@ -98,7 +99,7 @@ func (m *remoteMember) open(t *testing.T, emu *cudatest.Driver, carrier transpor
 	m.proxy.Store(p)
 	m.carrier = link.NewPoller(carrier, p.Ring)
 	var rings []uint64
-	memory := func(n int64) (transport.Segment, error) {
+	memory := func(n int64) (domain.Segment, error) {
 		h := m.alloc(t, uint64(n))
 		rings = append(rings, h.Address())
 		return hostRing{m: h}, nil
@@ -106,7 +107,7 @@ func (m *remoteMember) open(t *testing.T, emu *cudatest.Driver, carrier transpor
 	cfg := link.Config{RingBytes: remoteRing, NumMessages: 3}
 	m.link, err = link.NewLink(m.carrier, 1-rank, rand.Uint32(), cfg, memory)
 	require.NoError(t, err)
-	m.set = link.NewSet(cfg, memory, func(int) error { return transport.ErrExited }, 0)
+	m.set = link.NewSet(cfg, memory, func(int) error { return domain.ErrExited }, 0)
 	m.args = exchangeArgs{
 		common: m.base, words: words.Address(), num: remoteLength, mail: mail.Address(),
 		receive: rings[0], send: rings[1], peer: uint64(1 - rank),

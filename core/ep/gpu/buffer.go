@@ -8,10 +8,10 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/cudaipc"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/cudaipc"
 )
 
 // Buffer is one rank's end of a group on CUDA. All methods are safe for concurrent use.
@@ -22,7 +22,7 @@ import (
 // Locks are taken in this order: lifecycleMu, pages, mu, stateMu.
 type Buffer struct {
 	cfg    Config
-	dom    transport.Domain
+	dom    domain.Domain
 	dev    *cuda.Device
 	self   int
 	ranks  int
@@ -68,7 +68,7 @@ type Buffer struct {
 
 // mapped is another rank's memory.
 type mapped struct {
-	of   transport.Process // nil until the device knows where it is
+	of   domain.Process // nil until the device knows where it is
 	view *cudaipc.View
 }
 
@@ -84,7 +84,7 @@ var (
 // closed after the buffer. On an error both are the caller's. The domain has no slabs
 // yet. Ranks of other hosts are possible where its rings are memory that this device
 // sees (multihost.Config.Rings, cudaring).
-func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
+func New(dom domain.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}

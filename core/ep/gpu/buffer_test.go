@@ -53,13 +53,13 @@ func TestHooks(t *testing.T) {
 		}
 		for i, r := range group {
 			a, b := first[i], second[i]
-			require.NoError(t, r.Dispatch(&a.args, &a.res, gpu.PhaseSent))
+			require.NoError(t, r.Dispatch(&a.args, &a.res, ep.PhaseSent))
 			require.NoError(t, r.Receive(a.res.Handle))
-			a.combin.X = a.res.RecvX
-			ticket, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent)
+			a.combin.Device.X = a.res.RecvX
+			ticket, err := r.Combine(a.res.Handle, &a.combin, ep.PhaseSent)
 			require.NoError(t, err)
 			// The result of a is still promised.
-			require.NoError(t, r.Dispatch(&b.args, &b.res, gpu.PhaseSent))
+			require.NoError(t, r.Dispatch(&b.args, &b.res, ep.PhaseSent))
 			require.NotEqual(t, a.res.Slot, b.res.Slot)
 			require.NoError(t, r.Reduce(ticket))
 			require.NoError(t, r.Reduce(ticket))
@@ -86,7 +86,7 @@ func TestKeepHeld(t *testing.T) {
 	}
 	a.dispatch()
 	b.dispatch()
-	err := r.Dispatch(&c.args, &c.res, gpu.PhaseDone)
+	err := r.Dispatch(&c.args, &c.res, ep.PhaseDone)
 	require.ErrorIs(t, err, ep.ErrHeld)
 	require.ErrorContains(t, err, "2 operations are in flight and held, num_slots=2")
 	b.combine()
@@ -99,7 +99,7 @@ func TestKeepHeld(t *testing.T) {
 	c.check()
 	a.dispatch()
 	b.dispatch()
-	require.ErrorIs(t, r.Dispatch(&c.args, &c.res, gpu.PhaseDone), ep.ErrHeld)
+	require.ErrorIs(t, r.Dispatch(&c.args, &c.res, ep.PhaseDone), ep.ErrHeld)
 	require.NoError(t, r.LeaveToGraph(b.res.Handle))
 	c.dispatch()
 	require.Equal(t, b.res.Slot, c.res.Slot)
@@ -115,7 +115,7 @@ func TestStaleHandles(t *testing.T) {
 	a.run()
 	a.combine() // again
 	b.dispatch()
-	_, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseDone)
+	_, err := r.Combine(a.res.Handle, &a.combin, ep.PhaseDone)
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.NoError(t, r.Release(b.res.Handle, r.stream))
 	require.ErrorIs(t, r.Release(b.res.Handle, r.stream), ep.ErrStaleHandle)
@@ -123,7 +123,7 @@ func TestStaleHandles(t *testing.T) {
 	a.dispatch()
 	b.dispatch()
 	c.dispatch()
-	_, err = r.Combine(a.res.Handle, &a.combin, gpu.PhaseDone)
+	_, err = r.Combine(a.res.Handle, &a.combin, ep.PhaseDone)
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.NoError(t, r.Receive(a.res.Handle), "its second phase was launched in time")
 	c.combine()
@@ -158,42 +158,46 @@ func TestCombinedSlotComesFirst(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 5)))
-	for text, change := range map[string]func(a *gpu.DispatchArgs){
-		"hidden 12":                     func(a *gpu.DispatchArgs) { a.Hidden = 12 },
-		"x has 7 tokens":                func(a *gpu.DispatchArgs) { a.NumTokens = 7 },
-		"topk_idx has 0 columns":        func(a *gpu.DispatchArgs) { a.TopK = 0 },
-		"outputs need 69206016 bytes":   func(a *gpu.DispatchArgs) { a.MaxTokens = 1 << 16 },
-		"max_experts is 64":             func(a *gpu.DispatchArgs) { a.NumExperts = 65 },
-		"x is a null pointer":           func(a *gpu.DispatchArgs) { a.X = 0 },
-		"x is at":                       func(a *gpu.DispatchArgs) { a.X += 2 },
-		"topk_idx is a null pointer":    func(a *gpu.DispatchArgs) { a.TopkIdx = 0 },
-		"active_ranks is at":            func(a *gpu.DispatchArgs) { a.ActiveRanks += 2 },
-		"recv_count is at":              func(a *gpu.DispatchArgs) { a.RecvCount = 2 },
-		"layout_range is at":            func(a *gpu.DispatchArgs) { a.LayoutRange = 4 },
-		"stats is at":                   func(a *gpu.DispatchArgs) { a.Stats = 4 },
-		"rows of unknown":               func(a *gpu.DispatchArgs) { a.RowType = 9 },
-		"num_max_tokens_per_rank 0":     func(a *gpu.DispatchArgs) { a.MaxTokens = 0 },
-		"max_selections is 64":          func(a *gpu.DispatchArgs) { a.TopK = 64; a.NumTokens = 6 },
-		"multiples of 512 up to 2^30":   func(a *gpu.DispatchArgs) { a.RowType = protocol.FP8UE8M0 },
-		"x has -1 tokens, allowed 0 to": func(a *gpu.DispatchArgs) { a.NumTokens = -1 },
+	for text, change := range map[string]func(a *ep.DispatchArgs){
+		"hidden 12":                     func(a *ep.DispatchArgs) { a.Hidden = 12 },
+		"x has 7 tokens":                func(a *ep.DispatchArgs) { a.NumTokens = 7 },
+		"topk_idx has 0 columns":        func(a *ep.DispatchArgs) { a.TopK = 0 },
+		"outputs need 69206016 bytes":   func(a *ep.DispatchArgs) { a.MaxTokens = 1 << 16 },
+		"max_experts is 64":             func(a *ep.DispatchArgs) { a.NumExperts = 65 },
+		"Device is nil":                 func(a *ep.DispatchArgs) { a.Device = nil },
+		"x is a null pointer":           func(a *ep.DispatchArgs) { a.Device.X = 0 },
+		"x is at":                       func(a *ep.DispatchArgs) { a.Device.X += 2 },
+		"topk_idx is a null pointer":    func(a *ep.DispatchArgs) { a.Device.TopkIdx = 0 },
+		"active_ranks is at":            func(a *ep.DispatchArgs) { a.Device.ActiveRanks += 2 },
+		"recv_count is at":              func(a *ep.DispatchArgs) { a.Device.RecvCount = 2 },
+		"layout_range is at":            func(a *ep.DispatchArgs) { a.Device.LayoutRange = 4 },
+		"stats is at":                   func(a *ep.DispatchArgs) { a.Device.Stats = 4 },
+		"rows of unknown":               func(a *ep.DispatchArgs) { a.RowType = 9 },
+		"num_max_tokens_per_rank 0":     func(a *ep.DispatchArgs) { a.MaxTokens = 0 },
+		"max_selections is 64":          func(a *ep.DispatchArgs) { a.TopK = 64; a.NumTokens = 6 },
+		"multiples of 512 up to 2^30":   func(a *ep.DispatchArgs) { a.RowType = protocol.FP8UE8M0 },
+		"x has -1 tokens, allowed 0 to": func(a *ep.DispatchArgs) { a.NumTokens = -1 },
 	} {
-		args, res := o.args, gpu.Result{}
+		args, res, device := o.args, gpu.Result{}, *o.args.Device
+		args.Device = &device
 		change(&args)
-		err := r.Dispatch(&args, &res, gpu.PhaseDone)
+		err := r.Dispatch(&args, &res, ep.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid, text)
 		require.ErrorContains(t, err, text)
 		require.Zero(t, res)
 	}
 	o.dispatch()
-	for text, change := range map[string]func(a *gpu.CombineArgs){
-		"topk_idx is [9, 3]":             func(a *gpu.CombineArgs) { a.NumTokens = 9 },
-		"topk_weights is a null pointer": func(a *gpu.CombineArgs) { a.TopkWeights = 0 },
-		"out is a null pointer":          func(a *gpu.CombineArgs) { a.Out = 0 },
-		"x is at":                        func(a *gpu.CombineArgs) { a.X = 8 },
+	for text, change := range map[string]func(a *ep.CombineArgs){
+		"topk_idx is [9, 3]":             func(a *ep.CombineArgs) { a.NumTokens = 9 },
+		"topk_weights is a null pointer": func(a *ep.CombineArgs) { a.Device.TopkWeights = 0 },
+		"Device is nil":                  func(a *ep.CombineArgs) { a.Device = nil },
+		"out is a null pointer":          func(a *ep.CombineArgs) { a.Device.Out = 0 },
+		"x is at":                        func(a *ep.CombineArgs) { a.Device.X = 8 },
 	} {
-		args := o.combin
+		args, device := o.combin, *o.combin.Device
+		args.Device = &device
 		change(&args)
-		_, err := r.Combine(o.res.Handle, &args, gpu.PhaseDone)
+		_, err := r.Combine(o.res.Handle, &args, ep.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid, text)
 		require.ErrorContains(t, err, text)
 	}
@@ -205,13 +209,13 @@ func TestBadInput(t *testing.T) {
 // half makes a dispatch and the first phase of a combine of what it has received.
 func (o *op) half() gpu.ReduceTicket {
 	o.dispatch()
-	o.combin.X = o.res.RecvX
+	o.combin.Device.X = o.res.RecvX
 	return o.publish()
 }
 
 // publish makes the first phase of a combine.
 func (o *op) publish() gpu.ReduceTicket {
-	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)
 	require.NoError(o.r.t, err)
 	return ticket
 }
@@ -293,7 +297,7 @@ func TestReduceOfAnEarlierCombine(t *testing.T) {
 func TestCancelledDispatch(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 10)))
-	require.NoError(t, r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+	require.NoError(t, r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	cancelled, err := r.CancelReceive(o.res.Handle, r.stream)
 	require.NoError(t, err)
 	require.True(t, cancelled)

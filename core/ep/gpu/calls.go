@@ -19,7 +19,7 @@ import (
 //
 // ErrInvalid, ep.ErrHeld: nothing has happened. Errors of the device come late: each
 // call returns what has been reported until then (Err).
-func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
+func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
@@ -34,7 +34,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	if a.KeepHeld && s.held() {
 		return ep.Held(len(b.slots), len(b.slots), uint64(s.handle)-1)
 	}
-	if err := b.takeOver(s, a.Stream); err != nil {
+	if err := b.takeOver(s, a.Device.Stream); err != nil {
 		return err
 	}
 	b.releaseCombined(nil)
@@ -44,40 +44,40 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.receipts.set(uint64(s.handle), false)
 	b.describe(s, j, a)
-	s.dispatch.Split = until != PhaseDone
-	if err := b.markRecorded(s, s.dispatch.Split, a.Stream); err != nil {
+	s.dispatch.Split = until != ep.PhaseDone
+	if err := b.markRecorded(s, s.dispatch.Split, a.Device.Stream); err != nil {
 		return err
 	}
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
 	}
 	b.show(s, res)
-	if until == PhaseDone {
+	if until == ep.PhaseDone {
 		return b.receive(s)
 	}
 	return nil
 }
 
-func formOf(c *Config, a *DispatchArgs) cuda.Form {
+func formOf(c *Config, a *ep.DispatchArgs) cuda.Form {
 	return cuda.Form{
 		RowType: a.RowType, OutputType: a.OutputType, Ordered: c.ordered(), PreReduce: a.PreReduce,
 		Flat: a.Flat, NoRouting: a.NoRouting, HasMore: a.HasMore,
 	}
 }
 
-func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
+func (b *Buffer) describe(s *slot, j int, a *ep.DispatchArgs) {
 	s.dispatch = cuda.Dispatch{
 		Call: cuda.Call{
 			Shape: s.slab.Shape, NumTokens: a.NumTokens, TopK: a.TopK, Slot: j, Ticket: uint64(s.handle),
-			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Stream,
-			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx, WaitNs: a.WaitNs,
+			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Device.Stream,
+			TimeoutNs: nanoseconds(a.Timeout), Active: a.Device.ActiveRanks, TopkIdx: a.Device.TopkIdx, WaitNs: a.Device.WaitNs,
 		},
-		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats, PeersHaveMore: a.PeersHaveMore,
+		X: a.Device.X, Weights: a.Device.TopkWeights, Extra: a.Device.Extra, RecvCount: a.Device.RecvCount, Layout: a.Device.LayoutRange, Stats: a.Device.Stats, PeersHaveMore: a.Device.PeersHaveMore,
 	}
-	if a.RecvCount == 0 {
+	if a.Device.RecvCount == 0 {
 		s.dispatch.RecvCount = b.engine.Counts(j)
 	}
-	if a.LayoutRange == 0 {
+	if a.Device.LayoutRange == 0 {
 		s.dispatch.Layout = b.engine.Ranges(j)
 	}
 }
@@ -147,7 +147,7 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 // which is what Reduce launches. If Receive was not called its launch comes first, on
 // this call's stream, and so does the second phase of an earlier combine. A handle can
 // be combined again until the next call for another one, which releases it.
-func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (ReduceTicket, error) {
+func (b *Buffer) Combine(h Handle, a *ep.CombineArgs, until ep.Phase) (ReduceTicket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, err := b.live(h)
@@ -157,16 +157,16 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (ReduceTicket, e
 	if err := b.checkCombine(s, a); err != nil {
 		return 0, err
 	}
-	if err := b.receiveOn(s, a.Stream); err != nil {
+	if err := b.receiveOn(s, a.Device.Stream); err != nil {
 		return 0, err
 	}
-	if err := b.reduceOn(s, a.Stream); err != nil {
+	if err := b.reduceOn(s, a.Device.Stream); err != nil {
 		return 0, err
 	}
 	b.releaseCombined(s)
 	b.describeCombine(s, a)
-	s.combine.Split = until != PhaseDone
-	if err := b.markRecorded(s, s.combine.Split, a.Stream); err != nil {
+	s.combine.Split = until != ep.PhaseDone
+	if err := b.markRecorded(s, s.combine.Split, a.Device.Stream); err != nil {
 		return 0, err
 	}
 	b.rememberTimeout(a.Timeout)
@@ -176,18 +176,18 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (ReduceTicket, e
 	if err := b.launched(b.engine.Publish(&s.combine)); err != nil {
 		return 0, err
 	}
-	if until == PhaseDone {
+	if until == ep.PhaseDone {
 		err = b.reduce(s)
 	}
 	return s.ticket, err
 }
 
-func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
+func (b *Buffer) describeCombine(s *slot, a *ep.CombineArgs) {
 	c := &s.combine
-	*c = cuda.Combine{Call: s.dispatch.Call, Outputs: a.X, Weights: a.TopkWeights, Out: a.Out, Again: s.combines > 0}
-	c.Stream, c.TimeoutNs, c.Active, c.TopkIdx = a.Stream, nanoseconds(a.Timeout), a.ActiveRanks, a.TopkIdx
-	c.WaitNs = a.WaitNs
-	if a.X == b.combineX(s) {
+	*c = cuda.Combine{Call: s.dispatch.Call, Outputs: a.Device.X, Weights: a.Device.TopkWeights, Out: a.Device.Out, Again: s.combines > 0}
+	c.Stream, c.TimeoutNs, c.Active, c.TopkIdx = a.Device.Stream, nanoseconds(a.Timeout), a.Device.ActiveRanks, a.Device.TopkIdx
+	c.WaitNs = a.Device.WaitNs
+	if a.Device.X == b.combineX(s) {
 		c.Outputs = 0
 	}
 }
@@ -285,8 +285,13 @@ func (b *Buffer) launched(err error) error {
 	return err
 }
 
+var errNoDevice = invalid("Device is nil, allowed the addresses of the call's memory")
+
 // checkDispatch refuses what the device would not notice.
-func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
+func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
+	if a.Device == nil {
+		return layout.Slab{}, errNoDevice
+	}
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		RowType: a.RowType, OutputType: a.OutputType,
@@ -309,10 +314,10 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 		return slab, invalid("num_experts %d, max_experts is %d", a.NumExperts, b.cfg.MaxExperts)
 	}
 	if a.NumTokens > 0 {
-		if err := needs("x", a.X, 16); err != nil {
+		if err := needs("x", a.Device.X, 16); err != nil {
 			return slab, err
 		}
-		if err := needs("topk_idx", a.TopkIdx, 8); err != nil {
+		if err := needs("topk_idx", a.Device.TopkIdx, 8); err != nil {
 			return slab, err
 		}
 	}
@@ -322,27 +327,29 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := b.engine.CheckRemote(&slab, a.TopK); err != nil {
 		return slab, invalid("%s", err)
 	}
-	if err := aligned("recv_count", a.RecvCount, 4); err != nil {
+	if err := aligned("recv_count", a.Device.RecvCount, 4); err != nil {
 		return slab, err
 	}
-	if err := aligned("layout_range", a.LayoutRange, 8); err != nil {
+	if err := aligned("layout_range", a.Device.LayoutRange, 8); err != nil {
 		return slab, err
 	}
-	if err := aligned("stats", a.Stats, 8); err != nil {
+	if err := aligned("stats", a.Device.Stats, 8); err != nil {
 		return slab, err
 	}
-	if err := aligned("peers_have_more", a.PeersHaveMore, 4); err != nil {
+	if err := aligned("peers_have_more", a.Device.PeersHaveMore, 4); err != nil {
 		return slab, err
 	}
-	if err := aligned("wait_ns", a.WaitNs, 8); err != nil {
+	if err := aligned("wait_ns", a.Device.WaitNs, 8); err != nil {
 		return slab, err
 	}
-	return slab, aligned("active_ranks", a.ActiveRanks, 4)
+	return slab, aligned("active_ranks", a.Device.ActiveRanks, 4)
 }
 
-func (b *Buffer) checkCombine(s *slot, a *CombineArgs) error {
+func (b *Buffer) checkCombine(s *slot, a *ep.CombineArgs) error {
 	d := &s.dispatch
 	switch {
+	case a.Device == nil:
+		return errNoDevice
 	case a.Flat != s.slab.Flat:
 		return invalid("a combine with flat %v of a handle whose dispatch had flat %v", a.Flat, s.slab.Flat)
 	case a.NumTokens != d.NumTokens || !a.Flat && a.TopK != d.TopK:
@@ -352,25 +359,25 @@ func (b *Buffer) checkCombine(s *slot, a *CombineArgs) error {
 		return invalid("handle was combined %d times, allowed %d", s.combines, protocol.MaxCombines)
 	}
 	if a.NumTokens > 0 {
-		if err := needs("out", a.Out, 16); err != nil {
+		if err := needs("out", a.Device.Out, 16); err != nil {
 			return err
 		}
 	}
 	if a.NumTokens > 0 && !a.Flat {
-		if err := needs("topk_idx", a.TopkIdx, 8); err != nil {
+		if err := needs("topk_idx", a.Device.TopkIdx, 8); err != nil {
 			return err
 		}
-		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
+		if err := needs("topk_weights", a.Device.TopkWeights, 4); err != nil {
 			return err
 		}
 	}
-	if err := aligned("x", a.X, 16); err != nil {
+	if err := aligned("x", a.Device.X, 16); err != nil {
 		return err
 	}
-	if err := aligned("wait_ns", a.WaitNs, 8); err != nil {
+	if err := aligned("wait_ns", a.Device.WaitNs, 8); err != nil {
 		return err
 	}
-	return aligned("active_ranks", a.ActiveRanks, 4)
+	return aligned("active_ranks", a.Device.ActiveRanks, 4)
 }
 
 func needs(name string, address, align uint64) error {

@@ -11,9 +11,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestConnectAgain: a Connect that could not tell the device where another rank's
@@ -83,11 +83,11 @@ func TestNumbersOfAFailedInstall(t *testing.T) {
 
 // mute is a domain in which rank 1 never lays out a memory descriptor.
 type mute struct {
-	transport.Domain
+	domain.Domain
 	asked chan struct{}
 }
 
-func (m *mute) Slab(rank, id int) (transport.Segment, error) {
+func (m *mute) Slab(rank, id int) (domain.Segment, error) {
 	if rank == m.Rank() {
 		return m.Domain.Slab(rank, id)
 	}

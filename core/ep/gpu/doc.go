@@ -1,5 +1,5 @@
 // Package gpu is expert-parallel dispatch and combine on CUDA devices. It joins a
-// rank's launches (core/device/cuda) with its group (core/transport), which says which
+// rank's launches (core/device/cuda) with its group (core/group), which says which
 // ranks are members, which have ended, and where the others' memory is.
 //
 // An operation is launches on the caller's stream; nothing waits on the host. One

@@ -14,10 +14,10 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestEveryFailureLeavesNothing has every call fail that two connected buffers make:
@@ -41,7 +41,7 @@ type pair struct {
 	t       *testing.T
 	emu     *cudatest.Driver
 	seed    uint64
-	doms    []transport.Domain
+	doms    []domain.Domain
 	d       *cuda.Device
 	ranks   []*rank
 	tensors uintptr
@@ -109,7 +109,7 @@ func (p *pair) exchange() error {
 	}
 	var all []error
 	for _, o := range p.ops {
-		all = append(all, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+		all = append(all, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	}
 	for i, o := range p.ops {
 		if all[i] == nil {
@@ -133,15 +133,15 @@ func (o *op) rest() error {
 	if err := o.r.Receive(o.res.Handle); err != nil {
 		return err
 	}
-	o.combin.X = o.res.RecvX
-	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	o.combin.Device.X = o.res.RecvX
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)
 	if err != nil {
 		return err
 	}
 	if err := o.r.Reduce(ticket); err != nil {
 		return err
 	}
-	if err := o.r.Dispatch(&o.args, &o.res, gpu.PhaseDone); err != nil {
+	if err := o.r.Dispatch(&o.args, &o.res, ep.PhaseDone); err != nil {
 		return err
 	}
 	return o.r.Release(o.res.Handle, o.r.stream)

@@ -13,10 +13,10 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // ops draws one operation per rank.
@@ -83,11 +83,11 @@ func TestKilledWhileLaunchesWait(t *testing.T) {
 	launched := make(chan error, 1)
 	go func() {
 		err := errors.Join(
-			group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone), // its first launch runs, two wait
-			group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone),
+			group[0].Dispatch(&all[0].args, &all[0].res, ep.PhaseDone), // its first launch runs, two wait
+			group[0].Dispatch(&all[0].args, &all[0].res, ep.PhaseDone),
 		)
-		all[0].combin.X = all[0].res.RecvX
-		_, failed := group[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+		all[0].combin.Device.X = all[0].res.RecvX
+		_, failed := group[0].Combine(all[0].res.Handle, &all[0].combin, ep.PhaseDone)
 		launched <- errors.Join(err, failed)
 	}()
 	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+5 }, connectIn, time.Millisecond)
@@ -113,7 +113,7 @@ func TestPrepareWaitsForCalls(t *testing.T) {
 	before := emu.Calls("cuLaunchKernel")
 	setDepth(t, emu, 0)
 	launched := make(chan error, 1)
-	go func() { launched <- group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone) }()
+	go func() { launched <- group[0].Dispatch(&all[0].args, &all[0].res, ep.PhaseDone) }()
 	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+1 }, connectIn, time.Millisecond)
 	group[0].SetDrainTimeout(time.Millisecond)
 	_, err := group[0].Prepare()
@@ -123,7 +123,7 @@ func TestPrepareWaitsForCalls(t *testing.T) {
 	group[0].SetDrainTimeout(connectIn)
 	_, err = group[0].Prepare()
 	require.NoError(t, err)
-	require.ErrorIs(t, group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone), ep.ErrUpdating)
+	require.ErrorIs(t, group[0].Dispatch(&all[0].args, &all[0].res, ep.PhaseDone), ep.ErrUpdating)
 }
 
 // TestLate: a rank that does nothing is expelled after the deadline, gets
@@ -139,7 +139,7 @@ func TestLate(t *testing.T) {
 	require.Equal(t, []int32{1, 0}, group[0].active.values)
 	_, _, lost := group[0].Membership()
 	require.EqualValues(t, 1, lost)
-	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrFenced)
+	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, ep.PhaseDone), ep.ErrFenced)
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
 	// The slots are used again once rank 1 is known to be quiesced. Within one process
 	// it can tell so only while the device does nothing for others either.
@@ -206,8 +206,8 @@ func TestDeviceErrors(t *testing.T) {
 	all[1].ids.values[0] = 99
 	all[0].run()
 	all[1].dispatch()
-	all[1].combin.X = all[1].res.RecvX
-	_, err := group[1].Combine(all[1].res.Handle, &all[1].combin, gpu.PhaseDone)
+	all[1].combin.Device.X = all[1].res.RecvX
+	_, err := group[1].Combine(all[1].res.Handle, &all[1].combin, ep.PhaseDone)
 	if err != nil { // the device was quicker
 		require.ErrorIs(t, err, ep.ErrInvalid)
 	}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // fenced are ranks of this host that the group has taken out while this rank stayed in
@@ -83,7 +83,7 @@ func (b *Buffer) housemate(rank int) (other int, is bool) {
 
 // kill ends a rank's process and says what came of it.
 func (b *Buffer) kill(rank int) string {
-	process, ok := b.mapped[rank].of.(transport.Endable)
+	process, ok := b.mapped[rank].of.(domain.Endable)
 	if !ok {
 		return whyNotEnded + "it is in this process, or on another host"
 	}

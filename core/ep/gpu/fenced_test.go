@@ -12,9 +12,9 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/membership"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // beside is a domain that makes ranks seem to be other processes of this host: one per
@@ -27,12 +27,12 @@ type beside struct {
 }
 
 type another struct {
-	transport.Process
+	domain.Process
 	d    *beside
 	rank int
 }
 
-func (d *beside) Process(rank int) transport.Process {
+func (d *beside) Process(rank int) domain.Process {
 	p := d.drowsy.Process(rank)
 	if p == nil {
 		return nil

@@ -10,12 +10,13 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // connectIn bounds what takes milliseconds.
@@ -47,7 +48,7 @@ type rank struct {
 	t       testing.TB
 	d       *cuda.Device
 	emu     *cudatest.Driver
-	dom     transport.Domain
+	dom     domain.Domain
 	self    int
 	ranks   int
 	stream  uint64
@@ -78,13 +79,13 @@ func openDevice(t testing.TB, emu *cudatest.Driver) (*cuda.Device, error) {
 }
 
 // newRank makes a rank's buffer, not connected yet.
-func newRank(t testing.TB, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
+func newRank(t testing.TB, emu *cudatest.Driver, dom domain.Domain, cfg gpu.Config) *rank {
 	d, err := openDevice(t, emu)
 	require.NoError(t, err)
 	return newRankOn(t, d, emu, dom, cfg)
 }
 
-func newRankOn(t testing.TB, d *cuda.Device, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
+func newRankOn(t testing.TB, d *cuda.Device, emu *cudatest.Driver, dom domain.Domain, cfg gpu.Config) *rank {
 	b, err := gpu.New(dom, d, cfg)
 	require.NoError(t, err)
 	r := &rank{Buffer: b, t: t, d: d, emu: emu, dom: dom, self: dom.Rank(), ranks: dom.NumRanks()}
@@ -150,9 +151,9 @@ func closeAll(all []*rank) {
 // op is one operation of one rank: its inputs and outputs.
 type op struct {
 	r      *rank
-	args   gpu.DispatchArgs
+	args   ep.DispatchArgs
 	res    gpu.Result
-	combin gpu.CombineArgs
+	combin ep.CombineArgs
 	x, out *tensor[uint16]
 	ids    *tensor[int64]
 	w      *tensor[float32]
@@ -177,13 +178,15 @@ func newOpOf(r *rank, s layout.Shape, tokens int, rng *rand.Rand) *op {
 		o.ids.values[i] = rng.Int64N(s.NumExperts+1) - 1
 		o.w.values[i] = float32(rng.IntN(4)) / 2
 	}
-	o.args = gpu.DispatchArgs{
-		X: o.x.at, TopkIdx: o.ids.at, NumTokens: tokens, Hidden: int(s.Hidden), TopK: topK, MaxTokens: int(s.MaxTokens),
-		NumExperts: int(s.NumExperts), ActiveRanks: r.active.at, Stream: r.stream, Timeout: -1,
+	o.args = ep.DispatchArgs{
+		NumTokens: tokens, Hidden: int(s.Hidden), TopK: topK, MaxTokens: int(s.MaxTokens), NumExperts: int(s.NumExperts), Timeout: -1,
+		Device: &ep.DeviceDispatch{X: o.x.at, TopkIdx: o.ids.at, ActiveRanks: r.active.at, Stream: r.stream},
 	}
-	o.combin = gpu.CombineArgs{
-		TopkIdx: o.ids.at, TopkWeights: o.w.at, Out: o.out.at, NumTokens: tokens, TopK: topK,
-		ActiveRanks: r.active.at, Stream: r.stream, Timeout: -1,
+	o.combin = ep.CombineArgs{
+		NumTokens: tokens, TopK: topK, Timeout: -1,
+		Device: &ep.DeviceCombine{
+			TopkIdx: o.ids.at, TopkWeights: o.w.at, Out: o.out.at, ActiveRanks: r.active.at, Stream: r.stream,
+		},
 	}
 	return o
 }
@@ -194,11 +197,11 @@ func float(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // dispatch and combine launch the operation; experts return the rows as they
 // came.
-func (o *op) dispatch() { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseDone)) }
+func (o *op) dispatch() { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseDone)) }
 
 func (o *op) combine() {
-	o.combin.X = o.res.RecvX
-	_, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseDone)
+	o.combin.Device.X = o.res.RecvX
+	_, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseDone)
 	require.NoError(o.r.t, err)
 }
 

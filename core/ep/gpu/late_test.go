@@ -10,16 +10,16 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // drowsy is a domain with a watcher that sleeps for as long as the test likes, as one
 // that gets no processor does.
 type drowsy struct {
-	transport.Domain
+	domain.Domain
 	mu     sync.Mutex
 	may    *sync.Cond
 	held   bool
@@ -27,7 +27,7 @@ type drowsy struct {
 	looks  int
 }
 
-func newDrowsy(d transport.Domain) *drowsy {
+func newDrowsy(d domain.Domain) *drowsy {
 	w := &drowsy{Domain: d}
 	w.may = sync.NewCond(&w.mu)
 	return w

@@ -5,10 +5,10 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Stats returns this rank's totals, of all operations that the device has ended
@@ -50,7 +50,7 @@ func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
 }
 
 // retainControl keeps a rank's control page mapped. nil: absent.
-func (b *Buffer) retainControl(rank int) (transport.Segment, error) {
+func (b *Buffer) retainControl(rank int) (domain.Segment, error) {
 	b.pages.RLock()
 	defer b.pages.RUnlock()
 	if err := b.foldNow(); err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // counted is what plain loops over the routing say of one rank.
@@ -405,7 +405,7 @@ func (r *rank) awaitCurrent(kind telemetry.Kind, op uint64) {
 	}, connectIn, time.Millisecond)
 }
 
-func send(o *op) { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) }
+func send(o *op) { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent)) }
 
 // TestCurrent: the first operation is shown, too, and none once all have ended.
 func TestCurrent(t *testing.T) {

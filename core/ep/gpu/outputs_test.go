@@ -42,7 +42,7 @@ func TestCombineBufferAfterACombine(t *testing.T) {
 		clear(o.out.values)
 		o.room()
 		o.passOn()
-		o.combin.X = o.res.CombineX
+		o.combin.Device.X = o.res.CombineX
 		o.publish()
 	}
 	for _, o := range all {

@@ -13,9 +13,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // crossing is a rank with one slot. Its caller continues on a second stream, while the
@@ -116,7 +116,7 @@ func (c *crossing) ops(n int) (all []*op) {
 	for i := range n {
 		o := newOp(c.rank, rng)
 		if i > 0 {
-			o.args.Stream, o.combin.Stream = c.second, c.second
+			o.args.Device.Stream, o.combin.Device.Stream = c.second, c.second
 		}
 		all = append(all, o)
 	}
@@ -145,9 +145,9 @@ func TestPendingSumBeforeADispatch(t *testing.T) {
 func TestPendingRowsBeforeACombine(t *testing.T) {
 	c := newCrossing(t)
 	o := c.ops(1)[0]
-	require.NoError(t, c.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+	require.NoError(t, c.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	c.cross()
-	o.combin.Stream = c.second
+	o.combin.Device.Stream = c.second
 	o.combine()
 	c.arrives()
 	checkRows([]*op{o}, 0)
@@ -163,7 +163,7 @@ func TestPendingSumBeforeACombine(t *testing.T) {
 	c.cross()
 	again := *o
 	again.out = newTensor[uint16](c.rank, len(o.out.values))
-	again.combin.Stream, again.combin.Out = c.second, again.out.at
+	again.combin.Device.Stream, again.combin.Device.Out = c.second, again.out.at
 	again.combine()
 	c.arrives()
 	o.check()
@@ -237,7 +237,7 @@ func TestPendingSumIsRecorded(t *testing.T) {
 func TestPendingSumOfAGraph(t *testing.T) {
 	c := newCrossing(t)
 	all := c.ops(2)
-	all[1].args.Stream, all[1].combin.Stream = c.stream, c.stream
+	all[1].args.Device.Stream, all[1].combin.Device.Stream = c.stream, c.stream
 	var ticket gpu.ReduceTicket
 	_, end := c.capture(c.stream, func() { ticket = all[0].half() })
 	defer end()
@@ -254,21 +254,21 @@ func TestPendingIsNotRecorded(t *testing.T) {
 	c := newCrossing(t)
 	all := c.ops(3)
 	for _, o := range all {
-		o.args.Stream, o.combin.Stream = c.stream, c.stream
+		o.args.Device.Stream, o.combin.Device.Stream = c.stream, c.stream
 	}
 	ticket := all[0].half()
 	_, end := c.capture(c.stream, func() {
-		require.ErrorIs(t, c.Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrInvalid)
+		require.ErrorIs(t, c.Dispatch(&all[1].args, &all[1].res, ep.PhaseDone), ep.ErrInvalid)
 		require.ErrorIs(t, c.Reduce(ticket), ep.ErrInvalid)
 	})
 	end()
 	require.NoError(t, c.Reduce(ticket))
 	c.sync()
 	all[0].check()
-	require.NoError(t, c.Dispatch(&all[2].args, &all[2].res, gpu.PhaseSent))
+	require.NoError(t, c.Dispatch(&all[2].args, &all[2].res, ep.PhaseSent))
 	_, end = c.capture(c.stream, func() {
-		all[2].combin.X = all[2].res.RecvX
-		_, err := c.Combine(all[2].res.Handle, &all[2].combin, gpu.PhaseDone)
+		all[2].combin.Device.X = all[2].res.RecvX
+		_, err := c.Combine(all[2].res.Handle, &all[2].combin, ep.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid)
 		require.ErrorIs(t, c.Receive(all[2].res.Handle), ep.ErrInvalid)
 	})

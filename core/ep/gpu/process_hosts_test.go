@@ -7,15 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/wire"
 )
 
 // open meets the others for the first time.
-func (c *child) open(d *cuda.Device, cfg shm.Config) (metas [][]byte, dom transport.Domain) {
+func (c *child) open(d *cuda.Device, cfg shm.Config) (metas [][]byte, dom domain.Domain) {
 	if c.Hosts == "" {
 		l, err := shm.Open(cfg)
 		require.NoError(c.t, err)

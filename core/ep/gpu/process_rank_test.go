@@ -18,7 +18,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/group/shm"
 )
 
 // A rank that is a process of its own: the test binary again, which runs the
@@ -225,7 +225,7 @@ func playFrozen(c *child) {
 		if c.Hosts != "" { // it hears of that over a connection
 			require.Eventually(c.t, func() bool { return c.Err() != nil }, testTimeout, time.Millisecond)
 		}
-		require.ErrorIs(c.t, c.Dispatch(&mine.args, &mine.res, gpu.PhaseDone), ep.ErrFenced)
+		require.ErrorIs(c.t, c.Dispatch(&mine.args, &mine.res, ep.PhaseDone), ep.ErrFenced)
 	} else {
 		c.await("frozen")
 		mine.args.Timeout, mine.combin.Timeout = 10*time.Millisecond, 10*time.Millisecond

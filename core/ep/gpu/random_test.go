@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -54,16 +54,16 @@ func (s *script) step() {
 	s.todo = s.todo[1:]
 	if what == stepDispatch {
 		o := newOp(s.r, s.rng)
-		require.NoError(t, s.r.Dispatch(&o.args, &o.res, gpu.Phase(1+s.rng.IntN(2))))
+		require.NoError(t, s.r.Dispatch(&o.args, &o.res, ep.Phase(1+s.rng.IntN(2))))
 		s.open = append(s.open, o)
 		return
 	}
 	o := s.open[0]
-	o.combin.X = o.res.RecvX
-	until := gpu.Phase(1 + s.rng.IntN(2))
+	o.combin.Device.X = o.res.RecvX
+	until := ep.Phase(1 + s.rng.IntN(2))
 	ticket, err := s.r.Combine(o.res.Handle, &o.combin, until)
 	require.NoError(t, err)
-	if until == gpu.PhaseSent && what == stepCombine {
+	if until == ep.PhaseSent && what == stepCombine {
 		require.NoError(t, s.r.Reduce(ticket))
 	}
 	if what == stepCombine {

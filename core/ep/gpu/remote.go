@@ -7,9 +7,9 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/proxy"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/proxy"
 )
 
 // remote is what a buffer has for ranks of other hosts: the proxy that carries messages
@@ -40,14 +40,14 @@ const (
 
 // ring is the memory of messages, as cudaring makes it.
 type ring interface {
-	transport.Segment
+	domain.Segment
 	Address() uint64
 	Flush() (func() error, error)
 }
 
 // ringsOf are those of a remote rank; false: the device does not see them.
-func ringsOf(carrier transport.Remote, rank int) (send, receive ring, ok bool) {
-	c, ok := carrier.(transport.RemoteRings)
+func ringsOf(carrier domain.Remote, rank int) (send, receive ring, ok bool) {
+	c, ok := carrier.(domain.RemoteRings)
 	if !ok {
 		return nil, nil, false
 	}
@@ -61,7 +61,7 @@ func ringsOf(carrier transport.Remote, rank int) (send, receive ring, ok bool) {
 }
 
 // remoteOf are the ranks of other hosts now.
-func remoteOf(dom transport.Domain) (transport.Remote, rankset.Set) {
+func remoteOf(dom domain.Domain) (domain.Remote, rankset.Set) {
 	carrier := dom.Remote()
 	if carrier == nil {
 		return nil, rankset.Set{}
@@ -70,7 +70,7 @@ func remoteOf(dom transport.Domain) (transport.Remote, rankset.Set) {
 }
 
 // checkRemote: a device reaches ranks of other hosts only by memory that it sees.
-func checkRemote(dom transport.Domain) error {
+func checkRemote(dom domain.Domain) error {
 	carrier, ranks := remoteOf(dom)
 	for r := range ranks.All() {
 		if _, _, ok := ringsOf(carrier, r); !ok {
@@ -107,7 +107,7 @@ func (b *Buffer) reachRemote() error {
 	if err != nil {
 		return err
 	}
-	if box.Next, err = f.proxy.Load().Start(carrier.(transport.RemotePlaces)); err != nil {
+	if box.Next, err = f.proxy.Load().Start(carrier.(domain.RemotePlaces)); err != nil {
 		return err
 	}
 	if err := b.engine.SetMailbox(box); err != nil {
@@ -138,7 +138,7 @@ func (b *Buffer) allocateRemote() (err error) {
 
 // openMailbox makes a proxy for this rendezvous: messages may have another length at
 // each one.
-func (b *Buffer) openMailbox(carrier transport.Remote, ranks rankset.Set) (box cuda.Mailbox, err error) {
+func (b *Buffer) openMailbox(carrier domain.Remote, ranks rankset.Set) (box cuda.Mailbox, err error) {
 	f := &b.remote
 	box = cuda.Mailbox{
 		Ranks: ranks, Words: f.words.Address(), Length: queueLength, Mail: f.mail.Address(),

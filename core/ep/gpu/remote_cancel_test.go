@@ -9,10 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // wideShape is that of operations of which the rings of newHosts hold a part.
@@ -26,7 +27,7 @@ func wideShape(ranks int) layout.Shape {
 func newWideHosts(t *testing.T, of string, ordered bool) *hosts {
 	cfg := configFor(t, wideShape(len(of)))
 	cfg.Deterministic = ordered
-	return openHostsAs(t, of, true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+	return openHostsAs(t, of, true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 }
 
 // wideOps draws an operation of all ranks. Its tensors are used by no other one.
@@ -111,8 +112,8 @@ func (o *op) endCombine(how ending, ticket gpu.ReduceTicket) {
 }
 
 func (o *op) combineFirst() gpu.ReduceTicket {
-	o.combin.X = o.res.RecvX
-	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	o.combin.Device.X = o.res.RecvX
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)
 	require.NoError(o.r.t, err)
 	return ticket
 }
@@ -144,7 +145,7 @@ func (h *hosts) endWhole(all []*op) {
 func (h *hosts) dispatchGivenUp(rng *rand.Rand) {
 	all, how := h.wideOps(rng), drawEndings(len(h.ranks), rng)
 	for _, o := range all {
-		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	}
 	h.ends("the first phases of a dispatch")
 	for r, o := range all {
@@ -227,7 +228,7 @@ func (h *hosts) givenUpAtWill(rng *rand.Rand, n int) {
 	for range n {
 		all, how, combined := h.wideOps(rng), drawEndings(len(h.ranks), rng), rng.IntN(2) == 0
 		for r, o := range all {
-			require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+			require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			if !combined {
 				o.endDispatch(how[r])
 				continue

@@ -10,27 +10,27 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/telemetry"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // gated is a domain that holds messages to remote ranks while its gate is shut, or that
 // has a carrier that breaks.
 type gated struct {
-	transport.Domain
+	domain.Domain
 	remote gatedRemote
 }
 
 type gatedRemote struct {
-	transport.RemoteRings
+	domain.RemoteRings
 	gate   atomic.Pointer[chan struct{}] // nil: it is open
 	looked atomic.Bool                   // at what is untaken, while the gate was shut
 	defect atomic.Bool
 }
 
-func (g *gated) Remote() transport.Remote {
+func (g *gated) Remote() domain.Remote {
 	if g.Domain.Remote() == nil {
 		return nil
 	}
@@ -67,8 +67,8 @@ func (f *gatedRemote) Untaken() rankset.Set {
 
 // newGated makes two ranks on two hosts.
 func newGated(t *testing.T) (ranks []*rank, gates []*gated) {
-	h := newHostsOver(t, "ab", func(dom transport.Domain) transport.Domain {
-		g := &gated{Domain: dom, remote: gatedRemote{RemoteRings: dom.Remote().(transport.RemoteRings)}}
+	h := newHostsOver(t, "ab", func(dom domain.Domain) domain.Domain {
+		g := &gated{Domain: dom, remote: gatedRemote{RemoteRings: dom.Remote().(domain.RemoteRings)}}
 		gates = append(gates, g)
 		return g
 	})
@@ -99,8 +99,8 @@ func TestHostsDrainWhatWasPushed(t *testing.T) {
 			open := gates[0].shut()
 			defer open()
 			all[1].combine()
-			all[0].combin.X = all[0].res.RecvX
-			_, err := ranks[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseSent)
+			all[0].combin.Device.X = all[0].res.RecvX
+			_, err := ranks[0].Combine(all[0].res.Handle, &all[0].combin, ep.PhaseSent)
 			require.NoError(t, err)
 			ranks[0].sync()
 			left := make(chan error, 1)
@@ -165,7 +165,7 @@ func TestHostsPaths(t *testing.T) {
 func TestHostsLeftIsNoLoss(t *testing.T) {
 	cfg := configOf(t, 2)
 	cfg.SlowAfter = -1 // or a machine under load has more to tell
-	h := openHostsAs(t, "ab", true, cfg).connect(func(dom transport.Domain) transport.Domain { return dom })
+	h := openHostsAs(t, "ab", true, cfg).connect(func(dom domain.Domain) domain.Domain { return dom })
 	roundOf(ops(t, h.ranks, 160))
 	_, err := h.ranks[1].Prepare()
 	require.NoError(t, err)

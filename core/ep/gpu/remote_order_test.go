@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // flatten makes an operation one of flat rows.
 func (o *op) flatten() {
-	o.args.Flat, o.args.TopkWeights, o.combin.Flat = true, o.w.at, true
-	o.combin.TopkIdx, o.combin.TopkWeights = 0, 0
+	o.args.Flat, o.args.Device.TopkWeights, o.combin.Flat = true, o.w.at, true
+	o.combin.Device.TopkIdx, o.combin.Device.TopkWeights = 0, 0
 }
 
 // ranksOf are those that a token goes to.
@@ -93,7 +93,7 @@ func TestHostsForms(t *testing.T) {
 			t.Run(fmt.Sprint(of, ordered), func(t *testing.T) {
 				cfg := configOf(t, len(of))
 				cfg.Deterministic = ordered
-				h := openHostsAs(t, of, true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+				h := openHostsAs(t, of, true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 				rng := rand.New(rand.NewPCG(testenv.Seed(t), 71))
 				for turn := range 4 {
 					h.turn(rng, turn%2 == 0)

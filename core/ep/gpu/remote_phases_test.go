@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -39,7 +40,7 @@ func (h *hosts) inPhases(rng *rand.Rand) {
 	all := h.wideOps(rng)
 	sums := make([]gpu.ReduceTicket, len(all))
 	for _, o := range all {
-		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	}
 	h.ends("the first phases of a dispatch")
 	for _, o := range all {
@@ -48,9 +49,9 @@ func (h *hosts) inPhases(rng *rand.Rand) {
 	h.ends("a dispatch")
 	for r, o := range all {
 		checkRows(all, r)
-		o.combin.X = o.res.RecvX
+		o.combin.Device.X = o.res.RecvX
 		var err error
-		sums[r], err = o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+		sums[r], err = o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)
 		require.NoError(h.t, err)
 	}
 	h.ends("the first phases of a combine")

@@ -9,11 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // newLoneHosts makes two hosts of one rank each and an operation that rank 0's whole
@@ -21,7 +20,7 @@ import (
 func newLoneHosts(t *testing.T) (h *hosts, all []*op) {
 	cfg := configOf(t, 2)
 	cfg.NumSlots = 1
-	h = openHostsAs(t, "ab", true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+	h = openHostsAs(t, "ab", true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 101))
 	for _, r := range h.ranks {
 		all = append(all, newOpOf(r, shapeOf(2), 2, rng))
@@ -43,7 +42,7 @@ func TestHostsReleased(t *testing.T) {
 			require.NoError(t, o.r.Release(o.res.Handle, o.r.stream))
 		},
 		"between two phases": func(o *op) {
-			require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+			require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			cancelled, err := o.r.CancelReceive(o.res.Handle, o.r.stream)
 			require.True(t, cancelled)
 			require.NoError(t, err)
@@ -51,7 +50,7 @@ func TestHostsReleased(t *testing.T) {
 		"by the next dispatch": func(o *op) {
 			o.dispatch()
 			next := *o
-			require.NoError(t, o.r.Dispatch(&next.args, &next.res, gpu.PhaseSent))
+			require.NoError(t, o.r.Dispatch(&next.args, &next.res, ep.PhaseSent))
 		},
 		"before the other begins": nil,
 	} {
@@ -59,7 +58,7 @@ func TestHostsReleased(t *testing.T) {
 			h, all := newLoneHosts(t)
 			if letGo == nil {
 				o := all[1]
-				require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+				require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 				require.NoError(t, o.r.Release(o.res.Handle, o.r.stream))
 				o.r.sync()
 				all[0].dispatch()
@@ -67,8 +66,8 @@ func TestHostsReleased(t *testing.T) {
 				all[0].dispatch()
 				letGo(all[1])
 			}
-			all[0].combin.X = all[0].res.RecvX
-			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+			all[0].combin.Device.X = all[0].res.RecvX
+			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, ep.PhaseDone)
 			require.NoError(t, err)
 			all[0].r.sync()
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
@@ -84,7 +83,7 @@ func TestHostsReleased(t *testing.T) {
 func TestHostsReleasedOnceCombined(t *testing.T) {
 	for name, letGo := range map[string]func(*op){
 		"by Release":           func(o *op) { require.NoError(t, o.r.Release(o.res.Handle, o.r.stream)) },
-		"by the next dispatch": func(o *op) { require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) },
+		"by the next dispatch": func(o *op) { require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, all := newLoneHosts(t)
@@ -93,7 +92,7 @@ func TestHostsReleasedOnceCombined(t *testing.T) {
 			}
 			h.ends("a combine of all")
 			letGo(all[1])
-			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, ep.PhaseDone)
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
 			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
@@ -139,14 +138,14 @@ func TestHostsTakenSlot(t *testing.T) {
 			cfg := configFor(t, few)
 			cfg.NumBytes = max(cfg.NumBytes, configFor(t, many).NumBytes)
 			cfg.NumSlots, cfg.MaxExperts = 1, int(many.NumExperts)
-			h := openHostsAs(t, "ab", true, cfg).connect(func(d transport.Domain) transport.Domain { return d })
+			h := openHostsAs(t, "ab", true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 			var first, second []*op
 			for _, r := range h.ranks {
 				first = append(first, newOpOf(r, few, int(few.MaxTokens), rng))
 				second = append(second, newOpOf(r, many, int(many.MaxTokens), rng))
 			}
 			for _, o := range first {
-				require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+				require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			}
 			h.ends("first phases")
 			require.NoError(t, first[1].r.Receive(first[1].res.Handle))

@@ -14,14 +14,15 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/cudaring"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/cudaring"
-	"github.com/moewire/moewire/core/transport/multihost"
-	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -51,7 +52,7 @@ func hostsConfig(d *cuda.Device, keys *wire.Keyring, local shm.Config, of string
 		Moments: []int64{layout.Since()},
 	}
 	if rings {
-		cfg.Rings = func(carrier transport.Transport, n int64) (transport.Segment, error) {
+		cfg.Rings = func(carrier transport.Transport, n int64) (domain.Segment, error) {
 			return cudaring.For(d, carrier).Make(n)
 		}
 	}
@@ -85,12 +86,12 @@ func openHostsAs(t *testing.T, of string, rings bool, as gpu.Config) *hosts {
 }
 
 // meet connects the ranks' domains.
-func (h *hosts) meet() (doms []transport.Domain) {
+func (h *hosts) meet() (doms []domain.Domain) {
 	var all [][]byte
 	for _, l := range h.listeners {
 		all = append(all, l.Metadata())
 	}
-	doms, errs := make([]transport.Domain, len(all)), make([]error, len(all))
+	doms, errs := make([]domain.Domain, len(all)), make([]error, len(all))
 	var together sync.WaitGroup
 	for r, l := range h.listeners {
 		together.Go(func() { doms[r], errs[r] = l.Connect(all, connectIn) })
@@ -104,16 +105,16 @@ func (h *hosts) meet() (doms []transport.Domain) {
 
 // newHosts makes connected buffers.
 func newHosts(t *testing.T, of string) *hosts {
-	return newHostsOver(t, of, func(dom transport.Domain) transport.Domain { return dom })
+	return newHostsOver(t, of, func(dom domain.Domain) domain.Domain { return dom })
 }
 
 // newHostsOver has buffers use something else in place of their domains.
-func newHostsOver(t *testing.T, of string, over func(transport.Domain) transport.Domain) *hosts {
+func newHostsOver(t *testing.T, of string, over func(domain.Domain) domain.Domain) *hosts {
 	return openHosts(t, of, true).connect(over)
 }
 
 // connect makes the buffers of hosts, and connects them.
-func (h *hosts) connect(over func(transport.Domain) transport.Domain) *hosts {
+func (h *hosts) connect(over func(domain.Domain) domain.Domain) *hosts {
 	t := h.t
 	for r, dom := range h.meet() {
 		h.ranks = append(h.ranks, newRankOn(t, h.devs[r], h.emu, over(dom), h.cfg))

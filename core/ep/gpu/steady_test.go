@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -78,8 +78,8 @@ var steadyKinds = []func(*op){
 		o.runApart()
 	},
 	func(o *op) {
-		o.args.Flat, o.combin.Flat, o.args.TopkWeights = true, true, o.w.at
-		o.combin.TopkIdx, o.combin.TopkWeights = 0, 0
+		o.args.Flat, o.combin.Flat, o.args.Device.TopkWeights = true, true, o.w.at
+		o.combin.Device.TopkIdx, o.combin.Device.TopkWeights = 0, 0
 		o.run()
 	},
 	func(o *op) {
@@ -94,13 +94,13 @@ var steadyKinds = []func(*op){
 
 // runApart launches the phases by themselves.
 func (o *op) runApart() {
-	require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+	require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	require.NoError(o.r.t, o.r.Receive(o.res.Handle))
-	o.combin.X = o.res.CombineX
+	o.combin.Device.X = o.res.CombineX
 	if !o.args.RowType.IsFP8() {
-		o.combin.X = o.res.RecvX
+		o.combin.Device.X = o.res.RecvX
 	}
-	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, ep.PhaseSent)
 	require.NoError(o.r.t, err)
 	require.NoError(o.r.t, o.r.Reduce(ticket))
 }

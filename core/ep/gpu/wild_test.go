@@ -12,7 +12,6 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
@@ -103,7 +102,7 @@ func TestWildOwnWord(t *testing.T) {
 	group := newGroup(t, 2)
 	all := ops(t, group, 181)
 	for _, o := range all {
-		require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+		require.NoError(t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	}
 	for _, o := range all {
 		o.r.sync()
@@ -133,7 +132,7 @@ func TestWildMessage(t *testing.T) {
 	for i := range all[1].ids.values {
 		all[1].ids.values[i] = int64(i % 2) // all at rank 0
 	}
-	require.NoError(t, h.ranks[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseSent))
+	require.NoError(t, h.ranks[1].Dispatch(&all[1].args, &all[1].res, ep.PhaseSent))
 	mail := h.ranks[0].RemoteMail(1)
 	const came, at, rows = 3, 4, 6
 	require.Eventually(t, func() bool { return atomic.LoadUint64(&mail[came]) != 0 }, connectIn, time.Millisecond)

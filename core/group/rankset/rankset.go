@@ -13,7 +13,7 @@ import (
 //   - core/group/membership: the member word, of which an epoch has 16 bits;
 //   - core/ep: the control words waits_for and order;
 //   - core/telemetry: the ranks that an operation waited for;
-//   - core/transport/multihost: messages about the membership and about ended processes;
+//   - core/group/multihost: messages about the membership and about ended processes;
 //   - core/device/cuda and core/ep/gpu: what kernels read and report;
 //   - capi: mw_members_t.
 //

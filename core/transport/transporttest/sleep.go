@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // await is the waiting loop that core/ep uses, without its spinning: it
 // returns whether the word reached want within testTimeout.
-func await(d transport.Domain, word *atomic.Uint64, want uint64) bool {
+func await(d domain.Domain, word *atomic.Uint64, want uint64) bool {
 	for start := time.Now(); time.Since(start) < testTimeout; {
 		ticket := d.PrepareSleep()
 		if word.Load() >= want {
@@ -187,7 +188,7 @@ func testRetainedSurvivesClose(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	segments := []transport.Segment{own, mustSlab(t, domains[1], 0, 0), domains[1].Control(0)}
+	segments := []domain.Segment{own, mustSlab(t, domains[1], 0, 0), domains[1].Control(0)}
 	for i, seg := range segments {
 		seg.Retain()
 		seg.Word(int64(8 * i)).Store(uint64(7 + i))

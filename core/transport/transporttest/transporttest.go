@@ -1,5 +1,5 @@
 // Package transporttest holds the conformance suites of package transport: Run
-// for everything that claims to be a transport.Domain, RunTransport for every
+// for everything that claims to be a domain.Domain, RunTransport for every
 // carrier that claims to be a transport.Transport.
 package transporttest
 
@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // controlBytes is the control region of the groups that the suite makes.
@@ -24,14 +24,14 @@ const testTimeout = 20 * time.Second
 type Harness struct {
 	// New makes a fresh group of n ranks in this process and returns their
 	// views by rank. The suite closes them.
-	New func(t *testing.T, n int, controlBytes int64) []transport.Domain
+	New func(t *testing.T, n int, controlBytes int64) []domain.Domain
 	// NewPartial makes a group as New does, of which only the ranks in
 	// present have come; the views of the others are nil. Nil where all ranks
 	// always come.
-	NewPartial func(t *testing.T, present rankset.Set, n int, controlBytes int64) []transport.Domain
+	NewPartial func(t *testing.T, present rankset.Set, n int, controlBytes int64) []domain.Domain
 	// Kill makes d's group see a rank as dead. Nil where ranks of one
 	// process cannot be lost: tests with processes must cover it then.
-	Kill func(d transport.Domain, rank int)
+	Kill func(d domain.Domain, rank int)
 }
 
 // Run runs the suite.
@@ -61,14 +61,14 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-func (h Harness) group(t *testing.T, n int) []transport.Domain {
+func (h Harness) group(t *testing.T, n int) []domain.Domain {
 	t.Helper()
 	domains := h.New(t, n, controlBytes)
 	closeLater(t, domains)
 	return domains
 }
 
-func closeLater(t *testing.T, domains []transport.Domain) {
+func closeLater(t *testing.T, domains []domain.Domain) {
 	t.Cleanup(func() {
 		for _, d := range domains {
 			if d == nil {
@@ -130,7 +130,7 @@ func testBounds(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, seg := range []transport.Segment{d.Control(0), slab} {
+	for _, seg := range []domain.Segment{d.Control(0), slab} {
 		n := seg.SizeBytes()
 		seg.Word(0).Store(1)
 		seg.Word((n - 8) &^ 7).Store(2)
@@ -186,7 +186,7 @@ func testSlabByID(t *testing.T, h Harness) {
 	}
 }
 
-func mustSlab(t *testing.T, d transport.Domain, rank, id int) transport.Segment {
+func mustSlab(t *testing.T, d domain.Domain, rank, id int) domain.Segment {
 	t.Helper()
 	seg, err := d.Slab(rank, id)
 	if err != nil {
@@ -250,7 +250,7 @@ func testLost(t *testing.T, h Harness) {
 	if d := time.Since(start); d > testTimeout/2 {
 		t.Errorf("a loss did not end the sleep: %v", d)
 	}
-	if err := victim.Lost(); !errors.Is(err, transport.ErrExited) {
+	if err := victim.Lost(); !errors.Is(err, domain.ErrExited) {
 		t.Errorf("Lost gives %v", err)
 	}
 	if !victim.Dying() {
@@ -260,7 +260,7 @@ func testLost(t *testing.T, h Harness) {
 	mustLive(t, domains[0], 1)
 }
 
-func mustLive(t *testing.T, d transport.Domain, rank int) {
+func mustLive(t *testing.T, d domain.Domain, rank int) {
 	t.Helper()
 	p := d.Process(rank)
 	if p == nil {
@@ -296,7 +296,7 @@ func testAbsent(t *testing.T, h Harness) {
 	}
 }
 
-func mustMiss(t *testing.T, d transport.Domain, present rankset.Set) {
+func mustMiss(t *testing.T, d domain.Domain, present rankset.Set) {
 	t.Helper()
 	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != uint64(membership.New(1, present)) {
 		t.Errorf("%d ranks, present %v, members %#x", d.NumRanks(), d.Present(), d.Members().Load())

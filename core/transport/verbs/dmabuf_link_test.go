@@ -10,9 +10,9 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/group/cudaring"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/link"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/cudaring"
 )
 
 // inDevice is one rank with rings in device memory.
@@ -26,7 +26,7 @@ func newInDevice(t *testing.T, tr *Transport, dev *cuda.Device, rank int) *inDev
 	e, cfg := &inDevice{}, link.Config{RingBytes: 1 << 12, NumMessages: 4}
 	maker := cudaring.For(dev, tr)
 	require.NoError(t, maker.Why())
-	memory := func(n int64) (transport.Segment, error) {
+	memory := func(n int64) (domain.Segment, error) {
 		r, err := maker.Make(n)
 		if err == nil {
 			e.rings = append(e.rings, r)

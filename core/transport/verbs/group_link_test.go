@@ -9,11 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // onPorts is one rank with a link over a group of ports.
@@ -32,7 +33,7 @@ func newOnPorts(t *testing.T, f *fakeLib, rank int, nics ...NIC) *onPorts {
 	e, cfg := &onPorts{}, link.Config{RingBytes: 1 << 12, NumMessages: 6}
 	e.group, err = openGroup(f.lib, config, nics)
 	require.NoError(t, err)
-	memory := func(n int64) (transport.Segment, error) {
+	memory := func(n int64) (domain.Segment, error) {
 		_, slab, err := inproc.New(1, 8)[0].AddSlab(n)
 		return slab, err
 	}

@@ -1,7 +1,7 @@
 package remote
 
 // The agreement of all ranks on a set is one step here: the tests of
-// core/transport/multihost play how they agree. Each rank learns of the set later, when
+// core/group/multihost play how they agree. Each rank learns of the set later, when
 // its page shows it.
 
 func (s *State) set(epoch uint8) uint8 { return s.chain[epoch][s.agreed[epoch]] }

@@ -1,7 +1,7 @@
 // Package fifo is the host's end of the queue by which kernels ask for things
 // (kernels/fifo.cuh): descriptors in pinned host memory, as many as were made
 // room for, written by any number of threads of a device and taken by one
-// goroutine. core/transport/proxy takes them.
+// goroutine. core/group/proxy takes them.
 //
 // A number is a generation, in the upper 16 bits, and a count. Each descriptor
 // has one, in order and without gaps: a thread draws the next number only when

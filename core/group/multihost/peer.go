@@ -1,0 +1,45 @@
+package multihost
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/link"
+)
+
+// peer is one incarnation of a remote rank. It implements domain.Process.
+type peer struct {
+	rank    int
+	link    atomic.Pointer[link.Link] // nil until the rendezvous has made it
+	control domain.Segment
+	lost    atomic.Pointer[error]
+	suspect atomic.Bool // unresponsive, or has closed
+}
+
+var _ domain.Process = (*peer)(nil)
+
+// Lost is an error once the system of the peer's host has said that the
+// process has ended.
+func (p *peer) Lost() error {
+	if err := p.lost.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Dying also reports a rank that has been unresponsive for the bound, that has closed its
+// domain, or that cannot be reached any more. It does not while a link that broke is
+// being reconnected.
+func (p *peer) Dying() bool {
+	l := p.link.Load()
+	return p.suspect.Load() || p.lost.Load() != nil || l != nil && l.Err() != nil
+}
+
+// PID is 0: the process is another system's.
+func (p *peer) PID() int { return 0 }
+
+func (p *peer) die(how error) {
+	err := fmt.Errorf("rank %d: %w: %w", p.rank, domain.ErrExited, how)
+	p.lost.CompareAndSwap(nil, &err)
+}

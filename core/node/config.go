@@ -1,0 +1,95 @@
+package node
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/group/shm"
+)
+
+// ABIVersion is the version that all ranks of a group have: that of moewire.h.
+const ABIVersion = 11
+
+// Config says how a rank's part of a buffer is made. Ranks of one group agree on
+// NumRanks, NumBytes, NumSlots, Deterministic, on whether there is CUDA, and on the
+// fields of Hosts that say so; each rank chooses the rest for itself.
+type Config struct {
+	Rank, NumRanks int
+	// NumBytes is the address space of all slots; see SizeHint. On the CPU 0 lets the
+	// first dispatch set it.
+	NumBytes int64
+	// NumSlots is the number of operations between dispatch and release; 0 means
+	// ep.DefaultSlots.
+	NumSlots int
+	// Deterministic, DebugFill, NoRecord, SlowAfter, SpinFor and EventCount are those of
+	// ep.Config. SpinFor is at most a second.
+	Deterministic, DebugFill, NoRecord bool
+	SlowAfter, SpinFor                 time.Duration
+	EventCount                         *atomic.Uint64
+	// Kernels place and reduce rows on the CPU; Pages hold them there.
+	Kernels cpu.Options
+	Pages   shm.Pages
+	// Hosts says how ranks reach one another. Zero means shared memory of one host.
+	Hosts Hosts
+	// CUDA, if not nil, puts rows into the memory of a GPU.
+	CUDA *CUDA
+	// Name is what errors call the buffer; "" means "buffer".
+	Name string
+}
+
+// FieldError is ep.ErrInvalid about one field of a Config.
+type FieldError struct {
+	Field   string // as in docs/configuration.md
+	Problem string // what follows the field's name in the text
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%v: %s%s", ep.ErrInvalid, e.Field, e.Problem)
+}
+
+// Unwrap returns ep.ErrInvalid.
+func (e *FieldError) Unwrap() error { return ep.ErrInvalid }
+
+func wrong(field, problem string, args ...any) error {
+	return &FieldError{Field: field, Problem: fmt.Sprintf(problem, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ep.ErrInvalid}, args...)...)
+}
+
+// maxSpin bounds how long a wait may poll.
+const maxSpin = time.Second
+
+func (c *Config) check() error {
+	switch {
+	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
+		return wrong("num_ranks", " is %d, allowed 1 to %d", c.NumRanks, rankset.MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.NumRanks:
+		return wrong("rank", " is %d, allowed 0 to %d", c.Rank, c.NumRanks-1)
+	case c.SpinFor > maxSpin:
+		return wrong("spin_us", " is %d, allowed -1 to %d", c.SpinFor.Microseconds(), maxSpin.Microseconds())
+	}
+	if err := c.Kernels.Check(); err != nil {
+		return wrong("", "%v", err)
+	}
+	return nil
+}
+
+// SizeHint returns the NumBytes for operations up to a shape, with NumSlots slots (0:
+// ep.DefaultSlots).
+func SizeHint(shape layout.Shape, numSlots int) (int64, error) {
+	if numSlots == 0 {
+		numSlots = ep.DefaultSlots
+	}
+	if numSlots < 1 || numSlots > protocol.MaxSlotsCPU {
+		return 0, invalid("num_slots is %d, allowed 1 to %d", numSlots, protocol.MaxSlotsCPU)
+	}
+	return layout.SizeHint(shape, int64(numSlots))
+}
