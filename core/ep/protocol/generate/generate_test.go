@@ -60,3 +60,14 @@ func TestFieldsOf(t *testing.T) {
 	_, err = fieldsOf("void (*call)(int);")
 	require.Error(t, err)
 }
+
+func TestArgumentsOf(t *testing.T) {
+	types, err := argumentsOf("mw_buffer_t buffer, const void *data,\n                   uint64_t keys[4], mw_op_t *op")
+	require.NoError(t, err)
+	require.Equal(t, []string{"mw_buffer_t", "c_void_p", "POINTER(c_uint64)", "POINTER(mw_op_t)"}, types)
+	types, err = argumentsOf("void")
+	require.NoError(t, err)
+	require.Empty(t, types)
+	_, err = argumentsOf("mw_op_t **ops")
+	require.Error(t, err)
+}
