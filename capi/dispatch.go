@@ -147,7 +147,7 @@ func checkNumbers(a *C.mw_dispatch_args_t) error {
 	return inRanges([]ranged{
 		{"num_max_tokens_per_rank", int64(a.num_max_tokens_per_rank), 1, math.MaxInt32},
 		{"num_tokens", int64(a.num_tokens), 0, int64(a.num_max_tokens_per_rank)},
-		{"hidden", int64(a.hidden), 1, 1 << 30},
+		{"hidden", int64(a.hidden), 1, protocol.MaxHidden},
 		{"num_topk", int64(a.num_topk), 1, protocol.MaxTopK},
 		{"num_experts", int64(a.num_experts), 1, math.MaxInt32},
 	})

@@ -58,12 +58,13 @@ def build(out: Path) -> None:
 
 
 def library() -> str:
-    """Its path. It is built again when the tree's own library is newer."""
+    """Its path. It is built again when the tree's own library is newer, or this file."""
     out = ROOT / "build" / "tests" / "wrong" / "libmoewire.so"
     own = Path(os.environ.get("MOEWIRE_LIBRARY") or ROOT / "python" / "moewire" / "libmoewire.so")
     out.parent.mkdir(parents=True, exist_ok=True)
     with (out.parent / "lock").open("w") as lock:  # of test runs at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not out.is_file() or out.stat().st_mtime < own.stat().st_mtime:
+        newest = max(own.stat().st_mtime, Path(__file__).stat().st_mtime)
+        if not out.is_file() or out.stat().st_mtime < newest:
             build(out)
     return str(out)

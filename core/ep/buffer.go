@@ -43,8 +43,7 @@ type Buffer struct {
 	mu        sync.Mutex
 	epoch     uint16 // the epoch that this rank joined; only Install changes it
 	base      uint64 // first operation of the epoch
-	outside   bool   // no member of the epoch: fenced, or between two epochs
-	why       error  // what calls get while outside
+	life      membership.Life
 	next      uint64 // number of the next dispatch
 	slots     []slot
 	retired   []*ownSlab      // poisoned, or spare
@@ -104,10 +103,11 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	}
 	if b.hasOwn, _ = dom.(ownMemory); !cfg.Joining {
 		word.Begin(set.Epoch(), dom.Present())
+		b.life.Join()
 	}
 	b.spins, b.yields = spinsFor(cfg.SpinFor, b.ranks)
 	if cfg.Joining {
-		b.outside, b.why = true, errBetween
+		b.life = membership.Begin(membership.Updating, ErrBetweenEpochs)
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
 	}
 	b.makeTables()
@@ -173,7 +173,7 @@ func (b *Buffer) fail(state op.State, cause error) {
 		b.rec.abandon(&b.slots[j], state)
 	}
 	b.rec.area.SetClosed()
-	b.leaveFor(closed)
+	b.leaveFor(membership.Closed, closed)
 	b.behind.notify()
 	b.pump.notify()
 }
@@ -201,7 +201,7 @@ func (b *Buffer) Close() error {
 	b.closing.Do(func() {
 		b.releaseAll()
 		b.drainMessages()
-		b.fail(op.Cancelled, errOwner)
+		b.fail(op.Cancelled, ErrByOwner)
 		b.endObserving()
 		b.users.Wait()
 		b.acquitAll()

@@ -23,11 +23,11 @@ var (
 	ErrInProgress = errors.New("in progress")
 )
 
-// errOwner ends the operations that are pending when a buffer is closed.
-var errOwner = fmt.Errorf("%w by its owner", ErrClosed)
+// ErrByOwner ends the operations that are pending when a buffer is closed.
+var ErrByOwner = fmt.Errorf("%w by its owner", ErrClosed)
 
-// errBetween is what calls get between Prepare and Install.
-var errBetween = fmt.Errorf("%w: no call is possible until that has ended", ErrUpdating)
+// ErrBetweenEpochs is what calls get between Prepare and Install.
+var ErrBetweenEpochs = fmt.Errorf("%w: no call is possible until that has ended", ErrUpdating)
 
 // Held is what a dispatch with KeepHeld gets: num operations are live and were
 // never combined, and it would take the slot of operation op, one of them.

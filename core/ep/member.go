@@ -54,7 +54,7 @@ func (b *Buffer) membersOf(epoch uint16) rankset.Set {
 // words of the ranks concerned.
 func (b *Buffer) out() rankset.Set { return b.all.Minus(b.members()) }
 
-func (b *Buffer) isMember() bool { return !b.outside && b.members().Has(b.self) }
+func (b *Buffer) isMember() bool { return b.life.IsMember() && b.members().Has(b.self) }
 
 // usable says why a call cannot begin or go on: the buffer is broken, between
 // two epochs, or no member any more.
@@ -64,7 +64,7 @@ func (b *Buffer) usable() error {
 	}
 	if !b.isMember() {
 		b.expelled()
-		return b.why
+		return b.life.Why()
 	}
 	return b.surrender()
 }
@@ -72,10 +72,10 @@ func (b *Buffer) usable() error {
 // expelled ends all operations once this rank has seen that it is out. From here
 // on it writes nothing to any other rank, and publishes that in `quiesced`.
 func (b *Buffer) expelled() {
-	if b.outside {
+	if !b.life.IsMember() {
 		return
 	}
-	b.endAll(WhyFenced(b.dom))
+	b.endAll(membership.Fenced, WhyFenced(b.dom))
 	b.damaged = true // perhaps: others may have found a wild word in our memory
 	b.quiesceNow()
 }
@@ -107,16 +107,16 @@ func WhyFenced(dom domain.Domain) error {
 // leaveFor ends this rank's part in its epoch: it takes itself out of the
 // member set, and peers that wait for it go on. A peer that sees it out also sees that
 // it is quiesced, so a rank that leaves is never taken for a lost one.
-func (b *Buffer) leaveFor(why error) {
-	b.endAll(why)
+func (b *Buffer) leaveFor(state membership.State, why error) {
+	b.endAll(state, why)
 	b.storeQuiesced()
 	membership.Leave(b.word, b.epoch, b.self)
 	b.wakeAll()
 }
 
 // endAll ends all operations and handles of this epoch.
-func (b *Buffer) endAll(why error) {
-	b.outside, b.why = true, why
+func (b *Buffer) endAll(state membership.State, why error) {
+	b.life.Leave(state, why)
 	for j := range b.slots {
 		s := &b.slots[j]
 		s.live = false
@@ -130,7 +130,7 @@ func (b *Buffer) endAll(why error) {
 
 // quiesceNow promises that this rank writes nothing more in its epoch. Steps
 // are covered by Buffer.mu, which the caller holds, and every step looks at
-// `outside` or at the error first.
+// the rank's life or at the error first.
 func (b *Buffer) quiesceNow() {
 	b.storeQuiesced()
 	b.wakeAll()

@@ -103,7 +103,7 @@ func (b *Buffer) recordLost(ranks rankset.Set, waited time.Duration, t task, why
 // Buffer.mu is held.
 func (b *Buffer) recordLeavers(t task) {
 	gone := b.known.And(b.out())
-	if gone.Empty() || b.outside {
+	if gone.Empty() || !b.life.IsMember() {
 		return
 	}
 	b.recordLeft(gone)

@@ -47,7 +47,7 @@ func (b *Buffer) Prepare() (Standing, error) {
 	if err := b.err(); err != nil {
 		return Standing{}, err
 	}
-	b.leaveFor(errBetween)
+	b.leaveFor(membership.Updating, ErrBetweenEpochs)
 	st := Standing{Epoch: b.epoch, Next: b.next}
 	if seen := membership.Set(b.word.Load()).Epoch(); int16(seen-b.epoch) > 0 {
 		st.Epoch = seen // else it is a wild one: the group does not go back
@@ -71,7 +71,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	if err := b.err(); err != nil {
 		return err
 	}
-	if !b.outside {
+	if b.life.State() != membership.Updating {
 		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
 	}
 	b.unready() // looks at the old ones
@@ -84,16 +84,16 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	b.connectRemote()
 	b.restoreOwn()
 	if err := b.beginEpoch(epoch); err != nil {
-		b.why = ErrFenced
+		b.life.Leave(membership.Fenced, ErrFenced)
 		return err
 	}
 	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, rankset.Set{}, false
 	b.known = b.members()
 	b.rec.area.SetEpoch(epoch)
 	if err := b.reopenAll(); err != nil {
-		return err // outside still: it may be called again
+		return err // Updating still: it may be called again
 	}
-	b.outside, b.why = false, nil
+	b.life.Join()
 	b.startPump()
 	return nil
 }

@@ -71,15 +71,15 @@ func (b *Buffer) recordViolation(v *violation) {
 // takes no other rank out. It returns the reason, nil if nothing was found. Buffer.mu is
 // held.
 func (b *Buffer) surrender() error {
-	if b.hurt == nil || b.outside {
+	if b.hurt == nil || !b.life.IsMember() {
 		return nil
 	}
 	v := b.hurt
 	b.countViolation(b.self)
 	b.recordViolation(v)
-	b.leaveFor(&fenced{v.Error()})
+	b.leaveFor(membership.Fenced, &fenced{v.Error()})
 	b.damaged, b.hurt = true, nil
-	return b.why
+	return b.life.Why()
 }
 
 // published is what this rank has stored in its own control page. No other rank stores

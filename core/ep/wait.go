@@ -106,7 +106,7 @@ func (b *Buffer) step(t task, until Phase) (waiting rankset.Set, reached bool, e
 	waiting, sent, err := b.stepTask(t)
 	if err == ErrFenced {
 		b.expelled()
-		err = b.why
+		err = b.life.Why()
 	}
 	if own := b.surrender(); own != nil {
 		err = own

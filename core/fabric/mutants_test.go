@@ -52,11 +52,18 @@ func (f *Fabric) boundOf() int {
 	return f.cfg.NumUnmatched + f.cfg.RecvDepth
 }
 
-// TestMutants: each of these defects is found.
+// TestMutants: each of these defects is found, and nothing is found without.
 func TestMutants(t *testing.T) {
 	if !testenv.Mutants(t, mutantEdits...) {
 		return
 	}
+	t.Run("sound", func(t *testing.T) {
+		require.True(t, immediatesInTime(t, sound))
+		require.NoError(t, unmatched(t, sound))
+		require.True(t, placesComeBack(t, sound, Write) && placesComeBack(t, sound, WriteImm))
+		require.True(t, messagesPair(t, sound))
+		require.True(t, receiversAreTold(t, sound))
+	})
 	for name, found := range map[string]func(t *testing.T) bool{
 		"imm at once":        func(t *testing.T) bool { return !immediatesInTime(t, immAtOnce) },
 		"never refill":       func(t *testing.T) bool { return unmatched(t, neverRefill) != nil },

@@ -77,20 +77,28 @@ func (p *Pool[T]) uncountQueued() {
 	}
 }
 
-// TestMutants: each of these defects is found.
+// TestMutants: each of these defects is found, and nothing is found without.
 func TestMutants(t *testing.T) {
 	if !testenv.Mutants(t, mutantEdits...) {
 		return
 	}
 	seed := seedOf(t)
 	require.Len(t, mutants, int(numMutants-1))
+	check := func(m mutant, clean bool) error {
+		plant(m)
+		err := checkSteps()
+		for i := uint64(0); err == nil && i < 5; i++ {
+			err = checkStorm(seed+i, clean)
+		}
+		return err
+	}
+	t.Run("sound", func(t *testing.T) {
+		require.NoError(t, check(sound, false))
+		require.NoError(t, check(sound, true))
+	})
 	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {
-			plant(m)
-			err := checkSteps()
-			for i := uint64(0); err == nil && i < 5; i++ {
-				err = checkStorm(seed+i, m == queueOutsideTheCap)
-			}
+			err := check(m, m == queueOutsideTheCap)
 			require.Error(t, err)
 			t.Log(err)
 		})

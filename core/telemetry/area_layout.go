@@ -3,14 +3,15 @@ package telemetry
 import (
 	"sync/atomic"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // Sizes. An area holds what the largest group needs.
 const (
-	MaxExperts = 8192 // per rank
+	MaxExperts = protocol.MaxLocalExperts // per rank
 	// Capacity is the number of operations that the ring remembers.
-	Capacity = 1024
+	Capacity = protocol.MaxRecords
 	// RecordBytes is the size of one record.
 	RecordBytes = 128
 	// NumBuckets of a histogram: bucket i counts durations below 2^i ns and

@@ -1,7 +1,7 @@
 """``moewire trace``: what ranks did when, for ui.perfetto.dev or chrome://tracing.
 
 Times are CLOCK_MONOTONIC, so all ranks of one host are on one time line without any agreement.
-``_clocks`` brings the times of several hosts onto one time line.
+``_observe.clocks`` brings the times of several hosts onto one time line.
 """
 
 from __future__ import annotations

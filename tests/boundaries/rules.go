@@ -57,7 +57,7 @@ var layers = []layer{
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/origin", "core/internal/dl"}},
-	{"core/telemetry", []string{"core/group/rankset", "core/internal/sys"}},
+	{"core/telemetry", []string{"core/group/rankset", "core/ep/protocol", "core/internal/sys"}},
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.

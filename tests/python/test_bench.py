@@ -19,6 +19,7 @@ from harness import jobs_bench
 from harness.team import Team
 from moewire.bench import cases, chart, compiler, idle, report, tables
 from moewire.bench import options as bench_options
+from moewire.bench.worker import Settings
 from moewire.errors import InvalidArgument, MoewireError
 
 Environment = dict[str, str]
@@ -164,6 +165,16 @@ def test_a_case_that_needs_too_much_memory_is_said_so(environment: Environment) 
     shape = ["--tokens", "1000000", "--hidden", "7168"]
     text = bench(environment, *shape, *LITTLE, status=1)
     assert "not measured: it needs about" in text
+
+
+def test_a_case_that_failed_has_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What readers of the JSON look for in cases that were measured is in no other."""
+    monkeypatch.setattr(documents.bench, "_that_fit", lambda *_: (None, {"": "too little memory"}))
+    options = bench_options.parser(None).parse_args(["--idle-wait", "0"])
+    settings = Settings(1, 1, {}, 0, "numpy", 0, tuning={}, warm=True)
+    found = documents.bench._one(shapes.TABLES["decode"][0], settings, options)
+    assert found["failure"] == "too little memory"
+    assert not {"floor", "peers", "steps", "warm", "counters"} & found.keys()
 
 
 def test_every_table_can_be_asked_for() -> None:

@@ -31,8 +31,7 @@ LAYERS = (
     "_observe _rendezvous event handle",
     "_native",
     "_base",
-    "_abi",
-    "_abi _abi _version errors",
+    "_abi _version errors",
 )
 
 
@@ -98,7 +97,9 @@ def arrows(graph: Graph) -> set[tuple[str, str]]:
 
 def upwards(found: set[tuple[str, str]], layers: tuple[str, ...]) -> list[str]:
     """The arrows that do not go down, and rooms without a line."""
-    line = {room: number for number, rooms in enumerate(layers) for room in rooms.split()}
+    listed = [(room, number) for number, rooms in enumerate(layers) for room in rooms.split()]
+    line = dict(listed)
+    assert len(line) == len(listed), "a room is in two lines"
     missing = {room for arrow in found for room in arrow if room not in line}
     bad = [f"{a} -> {b}" for a, b in found if {a, b} <= line.keys() and line[a] >= line[b]]
     return [*sorted(missing), *sorted(bad)]

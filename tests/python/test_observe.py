@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
 import signal
 import sys
@@ -17,9 +18,9 @@ import pytest
 from harness import jobs_observe
 from harness.outside import Environment, Ranks
 from harness.team import Team
-from moewire import InvalidArgument, doctor, top, trace
+from moewire import Buffer, InvalidArgument, doctor, top, trace
 from moewire._native import event_log
-from moewire._observe import live
+from moewire._observe import live, recorded
 from moewire.doctor import _advice
 
 
@@ -341,15 +342,20 @@ def test_doctor_here() -> None:
         assert "not available" not in line or "; fix: " in line, line
 
 
-def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fallback_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a buffer is made, and where an update brings it."""
     paths = [
         {"rank": 0, "carrier": "verbs", "why": "another host", "fell_back": False},
         {"rank": 1, "carrier": "tcp", "why": "another host; the port is down", "fell_back": True},
     ]
-    log = event_log.FallbackLog()
-    for _ in range(2):
-        log.look(paths)
-    (record,) = caplog.records
-    assert record.levelname == "WARNING" and record.name == "moewire"
-    text = "rank 1 is reached over tcp, a fallback: another host; the port is down"
-    assert record.getMessage() == text
+    monkeypatch.setattr(recorded, "paths", lambda _: paths)
+    texts = ["rank 1 is reached over tcp, a fallback: another host; the port is down"]
+    with Buffer.from_exchange(lambda own: [own], 0, 1) as buffer:
+        assert caplog.record_tuples == [("moewire", logging.WARNING, text) for text in texts]
+        paths[0]["fell_back"] = True
+        texts.append("rank 0 is reached over verbs, a fallback: another host")
+        for _ in range(2):
+            buffer.update_ep_member()
+            assert caplog.record_tuples == [("moewire", logging.WARNING, text) for text in texts]

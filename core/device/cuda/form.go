@@ -24,15 +24,16 @@ func (f Form) Flags() protocol.Flags {
 		bit(protocol.FlagOrdered, f.Ordered || f.Flat) | bit(protocol.FlagPreReduce, f.PreReduce) | bit(protocol.FlagHasMore, f.HasMore)
 }
 
-// formDiffers says in words what two ranks' flags disagree about, as core/ep does.
-func formDiffers(mine, theirs protocol.Flags) (name, here, there string) {
+// formDiffers says in words what two ranks' words of flags disagree about, as core/ep does.
+func formDiffers(own, others uint64) (name, here, there string) {
+	mine, theirs := protocol.Flags(own), protocol.Flags(others)
 	rows, outputs := mine.DTypes()
 	theirRows, theirOutputs := theirs.DTypes()
 	differ := mine ^ theirs
 	switch {
 	case differ&protocol.FlagFlat != 0:
 		return "form", formName(mine), formName(theirs)
-	case rows.IsFP8() != theirRows.IsFP8():
+	case rows.String() != theirRows.String():
 		return "dtype", rows.String(), theirRows.String()
 	case rows != theirRows:
 		return "the format of fp8 scales", rows.Scales(), theirRows.Scales()
@@ -41,7 +42,7 @@ func formDiffers(mine, theirs protocol.Flags) (name, here, there string) {
 	case differ&protocol.FlagNoRouting != 0:
 		return "sending of topk_idx and topk_weights", sent(mine), sent(theirs)
 	}
-	return "form", fmt.Sprint(mine), fmt.Sprint(theirs)
+	return "form", fmt.Sprint(own), fmt.Sprint(others)
 }
 
 func formName(f protocol.Flags) string {

@@ -22,6 +22,14 @@ func TestDisagreementsAreNamed(t *testing.T) {
 		f := Failure{Kind: FailedMismatch, Detail: [4]uint64{1, protocol.ParamFlags, uint64(mine), uint64(theirs)}}
 		require.Equal(t, want, f.Error())
 	}
+	for want, flags := range map[string][2]uint64{ // a word that no rank has stored
+		"dtype: bf16 here, unknown on rank 1":    {0, protocol.FlagPow2},
+		"dtype: fp8 here, unknown on rank 1":     {protocol.FlagFP8, protocol.FlagFP8 | protocol.FlagPow2 | protocol.FlagUE8M0},
+		"form: 32 here, 1099511627808 on rank 1": {protocol.FlagFlat, protocol.FlagFlat | 1<<40},
+	} {
+		f := Failure{Kind: FailedMismatch, Detail: [4]uint64{1, protocol.ParamFlags, flags[0], flags[1]}}
+		require.Equal(t, want, f.Error())
+	}
 	hidden := Failure{Kind: FailedMismatch, Detail: [4]uint64{2, 2, 128, 64}}
 	require.Equal(t, "hidden: 128 here, 64 on rank 2", hidden.Error())
 	left := Failure{Kind: FailedRouting, Detail: [4]uint64{7, ^uint64(0), 2, 3}}

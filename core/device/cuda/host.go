@@ -171,7 +171,7 @@ func (f Failure) selection() string {
 func mismatch(d [4]uint64) (name, here, there string) {
 	switch {
 	case d[1] == protocol.ParamFlags:
-		return formDiffers(protocol.Flags(d[2]), protocol.Flags(d[3]))
+		return formDiffers(d[2], d[3])
 	case d[1] < uint64(len(paramNames)):
 		name = paramNames[d[1]]
 	default:

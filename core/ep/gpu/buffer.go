@@ -55,9 +55,7 @@ type Buffer struct {
 	stateMu  sync.Mutex // guards what follows; nothing waits under it
 	epoch    uint16     // the one this rank joined
 	base     uint64     // its first operation
-	outside  bool       // no member of the epoch, or between two epochs
-	why      error      // what calls get while outside
-	closed   bool
+	life     membership.Life
 	detector *ep.FailureDetector
 	timeout  time.Duration // of the latest call that has one
 	lost     uint64        // ranks that this one has fenced
@@ -72,11 +70,7 @@ type mapped struct {
 	view *cudaipc.View
 }
 
-var (
-	errConnect = fmt.Errorf("%w: the buffer is not connected yet", ep.ErrInvalid)
-	errBetween = fmt.Errorf("%w: no call is possible until that has ended", ep.ErrUpdating)
-	errOwner   = fmt.Errorf("%w by its owner", ep.ErrClosed)
-)
+var errConnect = fmt.Errorf("%w: the buffer is not connected yet", ep.ErrInvalid)
 
 // New allocates this rank's memory on the device and lays out for the others how to map
 // it. It does not wait; Connect (with Config.Joining: Install) comes next. The buffer
@@ -94,12 +88,12 @@ func New(dom domain.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	b := &Buffer{
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
 		mapped: make([]mapped, dom.NumRanks()), remote: remote{maxDrain: maxDrain}, slots: make([]slot, cfg.NumSlots),
-		epoch:   membership.Set(dom.Members().Load()).Epoch(),
-		outside: true, why: errConnect, stopped: make(chan struct{}),
+		epoch: membership.Set(dom.Members().Load()).Epoch(),
+		life:  membership.Begin(membership.Connecting, errConnect), stopped: make(chan struct{}),
 	}
 	if cfg.Joining {
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
-		b.why = errBetween
+		b.life = membership.Begin(membership.Updating, ep.ErrBetweenEpochs)
 		b.settled = true // nothing was launched
 	}
 	shape := cfg.engine(b.self, b.ranks)
@@ -141,15 +135,13 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 func (b *Buffer) mayConnect() (connected bool, err error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	switch {
-	case b.closed:
-		return false, errOwner
-	case !b.outside:
+	switch b.life.State() {
+	case membership.Connecting:
+		return false, nil
+	case membership.Member:
 		return true, nil
-	case !errors.Is(b.why, errConnect):
-		return false, b.why
 	}
-	return false, nil
+	return false, b.life.Why()
 }
 
 // mapAll maps the memory of the ranks that have come, and releases that of other ranks.
@@ -192,7 +184,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 // unlessStopped is err, or the error of a call that Stop has ended.
 func (b *Buffer) unlessStopped(err error) error {
 	if errors.Is(err, cudaipc.ErrStopped) {
-		return errOwner
+		return ep.ErrByOwner
 	}
 	return err
 }
@@ -236,7 +228,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.engine.SetQuiesced(rankset.Set{})
 	b.engine.SetMembers(uint64(set))
 	b.knowMembers(set)
-	b.outside, b.why = false, nil
+	b.life.Join()
 	return nil
 }
 
@@ -274,7 +266,7 @@ func (b *Buffer) NoFabric() error { return b.engine.Memory().NoFabric() }
 func (b *Buffer) Members() rankset.Set {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if b.closed {
+	if b.life.State() == membership.Closed {
 		return rankset.Set{}
 	}
 	set := membership.Set(b.dom.Members().Load())
@@ -290,7 +282,7 @@ func (b *Buffer) Members() rankset.Set {
 func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if b.closed {
+	if b.life.State() == membership.Closed {
 		return rankset.Set{}, 0, 0
 	}
 	set := membership.Set(b.dom.Members().Load())

@@ -17,7 +17,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	if b.rec.ended {
-		return telemetry.Stats{}, errOwner
+		return telemetry.Stats{}, ep.ErrByOwner
 	}
 	b.fold()
 	return b.rec.area.Stats(b.self, b.ranks), nil
@@ -29,7 +29,7 @@ func (b *Buffer) foldNow() error {
 	defer b.stateMu.Unlock()
 	b.fold()
 	if b.rec.ended {
-		return errOwner
+		return ep.ErrByOwner
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -30,20 +29,17 @@ func (b *Buffer) usable() error {
 
 // checkUsable is usable for a caller that holds b.stateMu.
 func (b *Buffer) checkUsable() error {
-	switch {
-	case b.closed:
-		return errOwner
-	case b.outside:
-		return b.why
+	if !b.life.IsMember() {
+		return b.life.Why()
 	}
 	if f := b.engine.Failure(); f.Kind == cuda.FailedWild {
 		b.surrender(f)
 	} else if f.Kind != 0 {
-		b.leaveFor(b.meaning(f))
+		b.leaveFor(membership.Failed, b.meaning(f))
 	} else if word := b.dom.Members().Load(); !membership.Set(word).In(b.epoch, b.self) {
 		b.expelled(word)
 	}
-	return b.why
+	return b.life.Why()
 }
 
 // meaning translates a failure of the device into an error of core/ep.
@@ -73,7 +69,7 @@ func (b *Buffer) meaning(f cuda.Failure) error {
 func (b *Buffer) expelled(word uint64) {
 	b.engine.SetMembers(word)
 	b.fenced = fenced{} // this rank may be on the wrong side, and kills no process any more
-	b.leave(ep.WhyFenced(b.dom))
+	b.leave(membership.Fenced, ep.WhyFenced(b.dom))
 }
 
 // leaveFor ends this rank's part in its epoch by its own will. The caller holds
@@ -82,10 +78,10 @@ func (b *Buffer) expelled(word uint64) {
 // first: if they are of this process, the wait cannot tell their launches from its own.
 // Until this rank says that it is quiesced, the others do not use a slot again that it
 // may write to.
-func (b *Buffer) leaveFor(why error) {
+func (b *Buffer) leaveFor(state membership.State, why error) {
 	b.engine.SetMembers(b.nobody())
-	b.leave(why)
-	if errors.Is(why, errBetween) || errors.Is(why, errOwner) {
+	b.leave(state, why)
+	if state == membership.Updating || state == membership.Closed {
 		b.rec.area.SetLeft(b.epoch)
 	}
 	membership.Leave(b.dom.Members(), b.epoch, b.self)
@@ -95,8 +91,8 @@ func (b *Buffer) leaveFor(why error) {
 // nobody is a word of members without this rank.
 func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
 
-func (b *Buffer) leave(why error) {
-	b.outside, b.why = true, why
+func (b *Buffer) leave(state membership.State, why error) {
+	b.life.Leave(state, why)
 	b.watch.pendingQuiesced = true
 }
 
@@ -106,8 +102,8 @@ func (b *Buffer) leave(why error) {
 func (b *Buffer) Abandon(why error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if !b.closed && !b.outside {
-		b.leaveFor(why)
+	if b.life.IsMember() {
+		b.leaveFor(membership.Failed, why)
 	}
 }
 

@@ -21,7 +21,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
 	b.drainMessages()
-	if err := b.interrupt(errBetween); err != nil {
+	if err := b.interrupt(); err != nil {
 		return ep.Standing{}, err
 	}
 	b.settled = false
@@ -46,17 +46,14 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 // that takes its place must not look like those.
 const runsAhead = protocol.MaxSlotsCUDA + 1
 
-// interrupt makes the device end all waits.
-func (b *Buffer) interrupt(why error) error {
+// interrupt makes the device end all waits, for an update.
+func (b *Buffer) interrupt() error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if b.closed {
-		return errOwner
+	if s := b.life.State(); s == membership.Closed || s == membership.Connecting {
+		return b.life.Why()
 	}
-	if b.outside && errors.Is(b.why, errConnect) {
-		return b.why
-	}
-	b.leaveFor(why)
+	b.leaveFor(membership.Updating, ep.ErrBetweenEpochs)
 	return nil
 }
 
@@ -188,9 +185,9 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	switch {
-	case b.closed:
-		return errOwner
-	case !b.outside || !errors.Is(b.why, ep.ErrUpdating):
+	case b.life.State() == membership.Closed:
+		return b.life.Why()
+	case b.life.State() != membership.Updating:
 		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
 	case !b.settled:
 		return invalid("epoch %d cannot begin: the last Prepare has failed; prepare again", epoch)
@@ -211,7 +208,7 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 		b.leaveOut(left)
 		select {
 		case <-b.stopped:
-			return errOwner
+			return ep.ErrByOwner
 		default:
 		}
 		b.stateMu.Lock()
@@ -352,8 +349,7 @@ func (b *Buffer) stopWatching() error {
 func (b *Buffer) shut() {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	b.leaveFor(errOwner)
-	b.closed = true
+	b.leaveFor(membership.Closed, ep.ErrByOwner)
 	b.rec.area.SetClosed()
 }
 

@@ -48,8 +48,8 @@ func (w *watch) begin(b *Buffer) {
 		defer close(w.ended)
 		b.stateMu.Lock()
 		defer b.stateMu.Unlock()
-		if !b.outside {
-			b.leaveFor(err)
+		if b.life.IsMember() {
+			b.leaveFor(membership.Failed, err)
 		}
 	})
 }
@@ -78,7 +78,7 @@ func (b *Buffer) watchLoop() {
 func (b *Buffer) watchHasWork() bool {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	return b.watch.stop || (!b.outside && b.dom.Members().Load() != b.watch.members)
+	return b.watch.stop || (b.life.IsMember() && b.dom.Members().Load() != b.watch.members)
 }
 
 // look is one turn. It waits only for the device, and only when this rank is out.
@@ -94,10 +94,10 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, pendingQuiesced, sto
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.fold()
-	if !b.outside {
+	if b.life.IsMember() {
 		_ = b.checkUsable() // notices errors and an expulsion
 	}
-	if w := &b.watch; b.outside {
+	if w := &b.watch; !b.life.IsMember() {
 		pending := w.pendingQuiesced && !w.stop && w.asking == nil && !now.Before(w.askAt)
 		if pending {
 			w.asking = make(chan struct{})
@@ -134,7 +134,7 @@ func (b *Buffer) calmDown() {
 		b.watch.backOff(time.Now())
 		return
 	}
-	if b.outside && b.watch.pendingQuiesced { // Prepare may have been faster
+	if !b.life.IsMember() && b.watch.pendingQuiesced { // Prepare may have been faster
 		b.announceQuiesced()
 	}
 }

@@ -41,7 +41,7 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 func (b *Buffer) surrender(f cuda.Failure) {
 	b.countViolation(b.self)
 	b.note(b.about(telemetry.Lost, b.self, 0, f.Error()))
-	b.leaveFor(ep.FencedFor(f.Error()))
+	b.leaveFor(membership.Fenced, ep.FencedFor(f.Error()))
 }
 
 func (b *Buffer) countViolation(rank int) {

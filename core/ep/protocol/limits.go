@@ -10,6 +10,7 @@ const (
 	MaxTopK       = 64               // selections per token, K
 	NumExtras     = 4                // extra columns of flat rows
 	MaxSlotsCUDA  = 8                // each message between devices says which of all slots its sender holds, and kernels look at all
+	OpenRing      = 2 * MaxSlotsCUDA // words of open that a device keeps: more operations than can be under way
 	LineBytes     = 64               // a cache line: words that different ranks write share none
 	QuantBlock    = 128              // values that share one fp8 scale
 	ScalesPerWord = 4                // UE8M0 scales in one word

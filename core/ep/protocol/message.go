@@ -33,5 +33,4 @@ const (
 	RemoteRelease = 2 // the message of that number is not used any more
 
 	FifoShift = 48 // of a number: its generation is above
-	OpenRing  = 16 // more operations than can be under way: 2 MaxSlotsCUDA
 )

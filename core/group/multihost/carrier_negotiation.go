@@ -208,16 +208,13 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 	p.Carrier, p.Device = g.links[rank].Carrier()
 	before, reasons := g.carriers.fallback(rank)
 	p.FellBack = before || g.own[rank][0] != p.Carrier || g.names[rank][0] != p.Carrier
-	switch {
-	case reasons != "":
-		p.Why += "; " + reasons
-	case failed != "":
-		p.Why += "; " + failed
-	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
-		p.Why += "; the first carrier that both have"
+	if reasons == "" && failed == "" && g.names[rank][0] != p.Carrier {
+		reasons = "the first carrier that both have"
 	}
-	if remarks := g.links[rank].Remarks(); remarks != "" {
-		p.Why += "; " + remarks
+	for _, text := range []string{reasons, failed, g.links[rank].Remarks()} {
+		if text != "" {
+			p.Why += "; " + text
+		}
 	}
 }
 

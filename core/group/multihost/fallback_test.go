@@ -151,6 +151,20 @@ func TestPairStaysFallenBack(t *testing.T) {
 	require.Equal(t, "deadend", g.domains[0].Paths()[1].Carrier)
 }
 
+// TestPairAndDeviceFellBack: where a pair fell back, and later its device failed as a
+// whole, both reasons are told.
+func TestPairAndDeviceFellBack(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, withDeadEnd(noArrival))
+	c := g.domains[0].carriers
+	c.mu.Lock()
+	c.latched, c.failed = 1, append(c.failed, "the device is gone")
+	c.mu.Unlock()
+	g.meetAgain(2)
+	why := g.domains[0].Paths()[1].Why
+	require.Contains(t, why, errCut.Error())
+	require.Contains(t, why, "the device is gone")
+}
+
 // TestOnlyCarrierLeadsNowhere: where there is no other one, connecting fails
 // and both sides say why.
 func TestOnlyCarrierLeadsNowhere(t *testing.T) {

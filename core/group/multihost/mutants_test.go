@@ -52,11 +52,22 @@ func (c *agreement) known(m *agreementMessage) rankset.Set {
 	return m.gone
 }
 
-// TestMutants: TestLoneSuspicion can fail.
+// TestMutants: TestLoneSuspicion can fail, and nothing is found without a mutant.
 func TestMutants(t *testing.T) {
 	if !testenv.Mutants(t, mutantEdits...) {
 		return
 	}
+	t.Run("sound", func(t *testing.T) {
+		planted = noMutant
+		require.Empty(t, loneSuspicion())
+		for seed := range uint64(1000) {
+			require.False(t, anarchy(seed), "seed %d", seed)
+		}
+		for seed := range uint64(20) {
+			_, broken := chaos(seed)
+			require.Empty(t, broken, "seed %d", seed)
+		}
+	})
 	t.Run("believe a suspicion", func(t *testing.T) {
 		planted = believeSuspicion
 		require.NotEmpty(t, loneSuspicion())

@@ -157,15 +157,15 @@ func (s *controlStats) beat(ahead int64) {
 
 // stateOf is how a remote rank is. The caller holds v.mu.
 func (v *view) stateOf(rank int) LinkState {
-	c, p, bit := v.agreement, v.peers[rank], rankset.Of(rank)
+	c, p := v.agreement, v.peers[rank]
 	switch {
-	case !v.participants.present.Minus(c.set).Or(c.left).And(bit).Empty():
+	case v.participants.present.Minus(c.set).Or(c.left).Has(rank):
 		return LinkOut
-	case p.lost.Load() != nil, !c.gone.And(bit).Empty():
+	case p.lost.Load() != nil, c.gone.Has(rank):
 		return LinkEnded
 	case !carries(p.link.Load()):
 		return LinkBroken
-	case !c.unresponsive.And(bit).Empty():
+	case c.unresponsive.Has(rank):
 		return LinkUnresponsive
 	}
 	return LinkUp

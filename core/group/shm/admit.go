@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -91,30 +91,24 @@ func (m *rendezvous) listening() *sys.FD {
 	return m.socket
 }
 
-// acceptsInARow bounds how many connections are taken before others have their
-// turn, and the deadline: foreign connections may come without end.
-const acceptsInARow = 4 * rankset.MaxRanks
-
-// accept takes the connections that are there. Foreign connections (another user, another
-// construction) are turned away and do not disturb. Where none can be taken the
-// connections stay in the queue: descriptors may become free before the deadline.
+// accept takes connections that are there. Where none can be taken they stay in the queue:
+// descriptors may become free before the deadline.
 func (m *rendezvous) accept() {
-	for range acceptsInARow {
-		conn, err := sys.Accept(m.socket)
-		if err != nil {
-			if !errors.Is(err, sys.ErrAgain) {
-				m.refused, m.rests = fmt.Errorf("here: %w", err), time.Now().Add(acceptRests)
-			}
-			return
-		}
-		cred, err := m.checkUser(conn)
-		if err != nil {
-			m.refused = err
-			sys.CloseAll(conn)
-			continue
-		}
-		m.pending = append(m.pending, pendingConn{conn, cred})
+	if err := accept.Take(m.socket, m.addPending); err != nil {
+		m.refused, m.rests = fmt.Errorf("here: %w", err), time.Now().Add(acceptRests)
 	}
+}
+
+// addPending turns foreign connections (another user, another construction) away: they do not
+// disturb.
+func (m *rendezvous) addPending(conn *sys.FD) {
+	cred, err := m.checkUser(conn)
+	if err != nil {
+		m.refused = err
+		sys.CloseAll(conn)
+		return
+	}
+	m.pending = append(m.pending, pendingConn{conn, cred})
 }
 
 // welcome reads a pending connection's first message. A higher rank's hello is answered;

@@ -6,6 +6,7 @@ package accept
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +76,7 @@ func (p *Pending[T]) Remove(conn T) {
 
 func (p *Pending[T]) take(i int) T {
 	conn := p.list[i].conn
-	p.list = append(p.list[:i], p.list[i+1:]...)
+	p.list = slices.Delete(p.list, i, i+1)
 	return conn
 }
 

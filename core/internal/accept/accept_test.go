@@ -28,6 +28,7 @@ func TestPending(t *testing.T) {
 		require.Equal(t, begin.Add(1200*time.Millisecond), p.Next())
 		p.Remove(3)
 		p.Remove(3)
+		require.Zero(t, p.list[:3][2], "nothing refers to what has gone")
 		require.Zero(t, p.Expire(p.Next().Add(-1)))
 		require.Equal(t, 1, p.Expire(p.Next()))
 		require.Equal(t, []int{0, 1, 2}, dropped)

@@ -40,7 +40,7 @@ func (s *Sweeper) Begin() {
 	}
 	s.running = true
 	s.ended.Add(1)
-	safego.Go(s.name, s.run, nil)
+	safego.Go(s.name, s.run, s.broken)
 }
 
 func (s *Sweeper) run() {
@@ -57,6 +57,13 @@ func (s *Sweeper) run() {
 			s.Begin()
 		}
 	}
+}
+
+// broken runs when clean has panicked: the next Begin begins anew.
+func (s *Sweeper) broken(error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = false
 }
 
 // goesOn reports whether there is something to sweep.

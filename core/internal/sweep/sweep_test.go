@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,27 +9,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// pass lets time pass, and what the sweeper did meanwhile be seen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // TestSweeper: what is left over is swept until nothing is, again when more comes, and
 // not after Stop. No goroutine stays, which the bubble would notice.
 func TestSweeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		left, calls := 3, 0
-		s := New("test", time.Second, func() bool { calls++; left--; return left <= 0 })
+		var left, calls atomic.Int32
+		left.Store(3)
+		s := New("test", time.Second, func() bool { calls.Add(1); return left.Add(-1) <= 0 })
 		s.Begin()
 		s.Begin()
 		synctest.Wait()
-		require.Zero(t, calls)
-		time.Sleep(10*time.Second + 1)
-		require.Equal(t, 3, calls, "nothing is left")
-		left = 100
+		require.Zero(t, calls.Load())
+		pass(10*time.Second + 1)
+		require.EqualValues(t, 3, calls.Load(), "nothing is left")
+		left.Store(100)
 		s.Begin()
-		time.Sleep(2*time.Second + 1)
-		require.Equal(t, 5, calls)
+		pass(2*time.Second + 1)
+		require.EqualValues(t, 5, calls.Load())
 		s.Stop()
 		s.Stop()
 		s.Begin()
-		time.Sleep(10 * time.Second)
-		require.Equal(t, 5, calls)
+		pass(10 * time.Second)
+		require.EqualValues(t, 5, calls.Load())
 	})
 }
 
@@ -44,8 +52,27 @@ func TestLeftOverMeanwhile(t *testing.T) {
 			return true
 		})
 		s.Begin()
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		require.Equal(t, 2, calls)
+		s.Stop()
+	})
+}
+
+// TestPanic: a sweep that panics is the last one, until more is left over.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		s := New("test", time.Second, func() bool {
+			if calls++; calls == 1 {
+				panic("a mistake")
+			}
+			return true
+		})
+		for want := 1; want <= 2; want++ {
+			s.Begin()
+			pass(10 * time.Second)
+			require.Equal(t, want, calls)
+		}
 		s.Stop()
 	})
 }

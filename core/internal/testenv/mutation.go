@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// Mutation is a mistake that is easy to make, as an edit of one file of the
-// package under test, and how its tests have to notice.
+// Mutation is a mistake that is easy to make, as an edit of one file, and how the tests
+// of the package under test have to notice.
 type Mutation struct {
 	Name string
-	// File is in the package's folder; From is in it exactly once, and becomes
-	// To.
+	// File is a path as seen from the package's folder; From is in it exactly once, and
+	// becomes To.
 	File, From, To string
 
 	Args    []string // of `go test`, behind what Run gives it

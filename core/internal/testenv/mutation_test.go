@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 )
@@ -11,6 +13,24 @@ var ofLacking = Mutation{
 }
 
 func TestMutations(t *testing.T) { RunMutations(t, []Mutation{ofLacking}) }
+
+// TestOverlay: two files of one name in two packages do not take each other's place.
+func TestOverlay(t *testing.T) {
+	var list struct{ Replace map[string]string }
+	text, err := os.ReadFile(overlay(t, map[string][]byte{"tier.go": []byte("here"), "../sys/tier.go": []byte("there")}))
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil || len(list.Replace) != 2 {
+		t.Fatal(err, list)
+	}
+	for path, edited := range list.Replace {
+		text, err := os.ReadFile(edited)
+		if err != nil || (string(text) == "there") != strings.HasSuffix(path, "/sys/tier.go") {
+			t.Errorf("%s has %q, %v", path, text, err)
+		}
+	}
+}
 
 // TestMutationsThatRot: an edit that does not apply, that no test notices, or that only
 // the compiler notices, is a failure.

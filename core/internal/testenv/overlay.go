@@ -3,14 +3,15 @@ package testenv
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 )
 
-// Edit is the name of a file of the package under test, a text that is in it exactly
-// once, and what the text becomes.
+// Edit is the name of a file, as seen from the folder of the package under test, a text
+// that is in it exactly once, and what the text becomes.
 type Edit [3]string
 
 // edited are the files with the edits, or else what is wrong with one of these.
@@ -56,14 +57,13 @@ func testEdited(t testing.TB, files map[string][]byte, args, env []string) ([]by
 	return cmd.CombinedOutput()
 }
 
-// overlay makes the file that tells the go command to read files of the package from
-// elsewhere.
+// overlay makes the file that tells the go command to read files from elsewhere.
 func overlay(t testing.TB, files map[string][]byte) string {
 	t.Helper()
 	dir, replace := t.TempDir(), map[string]string{}
 	for name, text := range files {
 		path, err := filepath.Abs(name)
-		replace[path] = filepath.Join(dir, filepath.Base(name))
+		replace[path] = filepath.Join(dir, fmt.Sprintf("%d_%s", len(replace), filepath.Base(name)))
 		if err == nil {
 			err = os.WriteFile(replace[path], text, 0o600)
 		}

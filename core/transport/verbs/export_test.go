@@ -51,9 +51,7 @@ func (t *Transport) EventCounts() EventCounts {
 	return EventCounts{ByType: t.events.counts, NumDropped: t.events.dropped}
 }
 
-// New opens a device. The error wraps transport.ErrNotSupported when this host
-// has no libibverbs, no device, or none with an active port; it wraps
-// transport.ErrNoResource when the device has nothing left.
+// New opens one port. The errors are those of NewGroup.
 func New(config Config) (*Transport, error) {
 	config, err := config.withDefaults()
 	if err != nil {

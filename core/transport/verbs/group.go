@@ -65,7 +65,9 @@ type member struct {
 // reopenAfter is how long a port that could not be opened is left alone.
 const reopenAfter = time.Second
 
-// NewGroup opens the best port that works. The errors are those of New.
+// NewGroup opens the best port that works. The error wraps transport.ErrNotSupported when
+// this host has no libibverbs, no device, or none with an active port; it wraps
+// transport.ErrNoResource when the device has nothing left.
 func NewGroup(config Config) (*Group, error) {
 	config, err := config.withDefaults()
 	if err != nil {

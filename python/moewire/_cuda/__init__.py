@@ -1,1 +1,1 @@
-"""Operations on a CUDA device, and all of this package's use of torch's CUDA."""
+"""Operations on a CUDA device, and all that operations use of torch's CUDA."""

@@ -1,6 +1,6 @@
 """What Moewire asks of torch about one CUDA device: tensors, addresses, streams, events.
 
-All of this package's use of torch's CUDA is here. Tests put another ``Place`` behind ``place``,
+All that operations use of torch's CUDA is here. Tests put another ``Place`` behind ``place``,
 with the CPU as its device.
 """
 

@@ -23,7 +23,7 @@ class Case(NamedTuple):
     topk: int = 8
     dtype: str = "bf16"
     slots: int = 2
-    warm: bool = False  # pairs without rest, too
+    without_rest: bool = False  # pairs without rest, too
 
     @property
     def title(self) -> str:

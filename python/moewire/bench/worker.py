@@ -98,7 +98,7 @@ def _run(
             start = Start(group, library)
             samples = _measure(settings, start, _steps(start, ours, calls, ground, measured))
             rounds = {}
-            if settings.warm or case.warm:
+            if settings.warm or case.without_rest:
                 rounds = warm.measure(start, ground, calls, ours, measured, settings.repeat)
             counters = buffer.counters()
         dist.barrier(group)

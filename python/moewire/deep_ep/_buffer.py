@@ -294,7 +294,7 @@ class Buffer(NormalMode):
             num_experts: E.
 
         Raises:
-            PeerMismatchError: ranks disagree about M or E.
+            PeerMismatchError: ranks disagree about M, H or E.
         """
         buffer = self._low_latency("clean_low_latency_buffer")
         check.integer("hidden", hidden, 1, check.MAX_HIDDEN)

@@ -21,10 +21,9 @@ class Mask:
     """
 
     def __init__(self, num_ranks: int, enabled: bool, place: Place = HOST) -> None:
-        # int32 [R]; 1: takes part.
-        self.active_ranks = torch.ones(num_ranks, dtype=torch.int32, device="cpu")
-        if place is not None:  # a copy from the host is there when the call returns
-            self.active_ranks = place.empty((num_ranks,), torch.int32).copy_(self.active_ranks)
+        ones = torch.ones(num_ranks, dtype=torch.int32, device="cpu")
+        # int32 [R]; 1: takes part. A copy from the host is there when the call returns.
+        self.active_ranks = place.empty((num_ranks,), torch.int32).copy_(ones)
         self._enabled = enabled
         self._place = place
 

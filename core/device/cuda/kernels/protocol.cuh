@@ -28,6 +28,7 @@ enum {
   MW_MAX_TOPK = 64, // selections per token, K
   MW_NUM_EXTRAS = 4, // extra columns of flat rows
   MW_MAX_SLOTS_CUDA = 8, // each message between devices says which of all slots its sender holds, and kernels look at all
+  MW_OPEN_RING = 16, // words of open that a device keeps: more operations than can be under way
   MW_LINE_BYTES = 64, // a cache line: words that different ranks write share none
   MW_QUANT_BLOCK = 128, // values that share one fp8 scale
   MW_SCALES_PER_WORD = 4, // UE8M0 scales in one word
@@ -50,7 +51,6 @@ enum {
   MW_REMOTE_SEND = 1, // the lease of that number has a message of `bytes`
   MW_REMOTE_RELEASE = 2, // the message of that number is not used any more
   MW_FIFO_SHIFT = 48, // of a number: its generation is above
-  MW_OPEN_RING = 16, // more operations than can be under way: 2 MaxSlotsCUDA
 };
 
 // Indices of the words in a params record: what a source believes of the call. They are

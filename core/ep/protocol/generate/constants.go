@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"go/ast"
-	"go/constant"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -83,19 +82,21 @@ func (p *protocolFiles) block(d *ast.GenDecl) block {
 	for _, spec := range d.Specs {
 		s := spec.(*ast.ValueSpec) // the grammar has no other
 		for i, name := range s.Names {
-			b.consts = append(b.consts, constOf{name.Name, p.value(name, s.Values[i]), text(s.Doc), text(s.Comment)})
+			b.consts = append(b.consts, constOf{name.Name, p.value(name, s.Values, i), text(s.Doc), text(s.Comment)})
 		}
 	}
 	return b
 }
 
-// value keeps a literal as it is written: flags stay hexadecimal.
-func (p *protocolFiles) value(name *ast.Ident, written ast.Expr) string {
-	if lit, ok := written.(*ast.BasicLit); ok {
-		return lit.Value
+// value is that of the i-th name of a line: as it is written if that is hexadecimal, so that
+// flags stay so. A line of a block with iota may have no values.
+func (p *protocolFiles) value(name *ast.Ident, written []ast.Expr, i int) string {
+	if i < len(written) {
+		if lit, ok := written[i].(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, "0x") {
+			return lit.Value
+		}
 	}
-	v, _ := constant.Uint64Val(p.info.Defs[name].(*types.Const).Val())
-	return fmt.Sprint(v)
+	return p.info.Defs[name].(*types.Const).Val().ExactString()
 }
 
 func text(c *ast.CommentGroup) string { return strings.TrimSpace(c.Text()) }

@@ -86,8 +86,8 @@ func pythonABI(from tree) ([]byte, error) {
 			return nil, fmt.Errorf("%s: %w", s[2], err)
 		}
 	}
-	a.writeTables(&out)
-	return []byte(out.String()), nil
+	err = a.writeTables(&out)
+	return []byte(out.String()), err
 }
 
 func pythonValue(written string) string {
@@ -150,16 +150,21 @@ func pythonType(c string) string {
 	return c
 }
 
-func (a *abi) writeTables(out *strings.Builder) {
+func (a *abi) writeTables(out *strings.Builder) error {
 	out.WriteString("\n\nSTRUCTS: dict[str, type[Structure]] = {\n    kind.__name__: kind\n    for kind in (\n")
 	for _, s := range a.structs {
 		fmt.Fprintf(out, "        %s,\n", s[2])
 	}
 	out.WriteString("    )\n}\n\n# Name -> (result type, argument types).\nSIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {\n")
 	for _, f := range a.functions {
-		out.WriteString(signature(f[3], result(f[1], f[2]), argumentsOf(f[4])))
+		args, err := argumentsOf(f[4])
+		if err != nil {
+			return fmt.Errorf("%s: %w", f[3], err)
+		}
+		out.WriteString(signature(f[3], result(f[1], f[2]), args))
 	}
 	out.WriteString("}\n\nSIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}\n")
+	return nil
 }
 
 func result(typ, pointer string) string {
@@ -172,23 +177,22 @@ func result(typ, pointer string) string {
 	return "POINTER(" + pythonType(strings.TrimPrefix(typ, "const ")) + ")"
 }
 
-func argumentsOf(text string) (types []string) {
+func argumentsOf(text string) (types []string, err error) {
 	if text == "void" {
-		return nil
+		return nil, nil
 	}
-	for arg := range strings.SplitSeq(text, ",") {
-		arg = strings.TrimPrefix(strings.TrimSpace(arg), "const ")
-		typ, name, _ := strings.Cut(arg, " ")
+	args, err := fieldsOf(strings.ReplaceAll(text, ",", ";"))
+	for _, arg := range args {
 		switch {
-		case !strings.HasPrefix(name, "*"):
-			types = append(types, pythonType(typ))
-		case typ == "char" || typ == "void":
+		case !arg.pointer && arg.length == nil: // C passes an array as a pointer
+			types = append(types, pythonType(arg.typ))
+		case arg.typ == "char" || arg.typ == "void":
 			types = append(types, "c_void_p")
 		default:
-			types = append(types, "POINTER("+pythonType(typ)+")")
+			types = append(types, "POINTER("+pythonType(arg.typ)+")")
 		}
 	}
-	return types
+	return types, err
 }
 
 // lineLength is that of ruff, which formats this file, too.
