@@ -110,16 +110,7 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 		b.life = membership.Begin(membership.Updating, ErrBetweenEpochs)
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
 	}
-	b.scratch.targets = make([]device.Target, b.ranks)
-	b.scratch.sources = make([][]byte, b.ranks)
-	b.count.rowsTo = make([]uint64, b.ranks)
-	b.count.wait = make([]atomic.Int64, b.ranks)
-	for r := range b.peers {
-		b.peers[r] = newPeer(dom, r)
-	}
-	for j := range b.slots {
-		b.slots[j].init(j, b.ranks)
-	}
+	b.makeTables()
 	b.known = b.members()
 	b.rec.open(b)
 	b.connectRemote()
@@ -131,6 +122,20 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	}
 	b.startPump()
 	return b, nil
+}
+
+// makeTables makes what has an entry per rank or slot.
+func (b *Buffer) makeTables() {
+	b.scratch.targets = make([]device.Target, b.ranks)
+	b.scratch.sources = make([][]byte, b.ranks)
+	b.count.rowsTo = make([]uint64, b.ranks)
+	b.count.wait = make([]atomic.Int64, b.ranks)
+	for r := range b.peers {
+		b.peers[r] = newPeer(b.dom, r)
+	}
+	for j := range b.slots {
+		b.slots[j].init(j, b.ranks)
+	}
 }
 
 // Rank returns this rank's number.

@@ -103,19 +103,7 @@ func (b *Buffer) step(t task, until Phase) (waiting rankset.Set, reached bool, e
 		return rankset.Set{}, false, err
 	}
 	b.recordLeavers(t) // before the step records the wait for them
-	sent := false
-	switch t.kind {
-	case kindDispatch:
-		waiting, err = b.stepDispatch(t.s)
-		sent = t.s.located
-	case kindCombine:
-		waiting, err = b.stepCombine(t.s)
-		sent = t.s.combine.published
-	case kindReaders:
-		if waiting = b.readers(t.s).Minus(b.out()); waiting.Empty() {
-			t.s.readerWait.end(op.Done, nil)
-		}
-	}
+	waiting, sent, err := b.stepTask(t)
 	if err == ErrFenced {
 		b.expelled()
 		err = b.life.Why()
@@ -132,6 +120,23 @@ func (b *Buffer) step(t task, until Phase) (waiting rankset.Set, reached bool, e
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
 	return waiting, reached, err
+}
+
+// stepTask is the part of step for this operation. sent says that its first phase is over.
+func (b *Buffer) stepTask(t task) (waiting rankset.Set, sent bool, err error) {
+	switch t.kind {
+	case kindDispatch:
+		waiting, err = b.stepDispatch(t.s)
+		sent = t.s.located
+	case kindCombine:
+		waiting, err = b.stepCombine(t.s)
+		sent = t.s.combine.published
+	case kindReaders:
+		if waiting = b.readers(t.s).Minus(b.out()); waiting.Empty() {
+			t.s.readerWait.end(op.Done, nil)
+		}
+	}
+	return waiting, sent, err
 }
 
 // limitOf turns a slice of time into the moment when it is over.

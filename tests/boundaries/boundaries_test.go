@@ -77,6 +77,11 @@ func TestCheckFinds(t *testing.T) {
 		{"wide atomics in op", "core/op/a.go", imports("go.uber.org/atomic"), ""},
 		{"not formatted", "core/op/a.go", "package p\nvar  x = 1\n", "is not formatted"},
 		{"too long", "core/op/a.go", "package p\n" + strings.Repeat("\n// x\n", MaxLines/2), "lines, at most"},
+		{"a long function", "core/op/a.go", functionOf(MaxFunctionLines + 1), "function f has 41 lines, at most"},
+		{"a method", "core/device/cuda/gpubench/a.go", strings.Replace(functionOf(MaxFunctionLines+1), "func f", "func (x *T) f", 1), "function f has"},
+		{"a function as long as allowed", "core/op/a.go", functionOf(MaxFunctionLines), ""},
+		{"a long function of a test", "core/op/a_test.go", functionOf(MaxFunctionLines + 1), ""},
+		{"a long function of the tests' own", "tests/model/a.go", functionOf(MaxFunctionLines + 1), ""},
 		{"a loop over bits", "core/op/a.go", "package p\n\nfunc f(x uint64) {\n\tfor ; x != 0; x &= x - 1 {\n\t}\n}\n", "looks for bits by hand"},
 		{"the lowest bit", "core/op/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", "looks for bits by hand"},
 		{"bits of endpoints", "core/transport/shmem/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", ""},
@@ -102,6 +107,12 @@ func TestCheckFinds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// functionOf is a file with a function of so many lines, which has a comment of three more.
+func functionOf(lines int) string {
+	comment := strings.Repeat("// f is short.\n", 3)
+	return "package p\n\n" + comment + "func f() {\n" + strings.Repeat("\tf()\n", lines-2) + "}\n"
 }
 
 func TestHeaderFunctions(t *testing.T) {

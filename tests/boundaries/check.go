@@ -3,6 +3,7 @@ package boundaries
 import (
 	"bytes"
 	"fmt"
+	"go/ast"
 	"go/format"
 	"go/parser"
 	"go/token"
@@ -133,7 +134,7 @@ func checkRooms(f goFile) []string {
 	return wrong
 }
 
-// checkForm looks at a file's formatting and length.
+// checkForm looks at a file's formatting, its length and that of its functions.
 func checkForm(f goFile) []string {
 	var wrong []string
 	if formatted, err := format.Source(f.content); err != nil {
@@ -143,6 +144,31 @@ func checkForm(f goFile) []string {
 	}
 	if lines := bytes.Count(f.content, []byte("\n")); lines > MaxLines && !f.test {
 		wrong = append(wrong, fmt.Sprintf("%s: has %d lines, at most %d are allowed", f.name, lines, MaxLines))
+	}
+	return append(wrong, checkFunctions(f)...)
+}
+
+// checkFunctions looks for long functions in a product file.
+func checkFunctions(f goFile) []string {
+	if f.test || strings.HasPrefix(f.pkg, "tests/") {
+		return nil
+	}
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, f.name, f.content, parser.SkipObjectResolution)
+	if err != nil {
+		return nil // checkForm has said so
+	}
+	var wrong []string
+	for _, d := range parsed.Decls {
+		function, is := d.(*ast.FuncDecl)
+		if !is {
+			continue
+		}
+		lines := set.Position(function.End()).Line - set.Position(function.Pos()).Line + 1
+		if lines > MaxFunctionLines {
+			wrong = append(wrong, fmt.Sprintf("%s: function %s has %d lines, at most %d are allowed",
+				f.name, function.Name.Name, lines, MaxFunctionLines))
+		}
 	}
 	return wrong
 }

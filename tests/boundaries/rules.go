@@ -11,6 +11,10 @@ const Module = "github.com/moewire/moewire"
 // MaxLines is the length that no Go file, tests aside, may exceed.
 const MaxLines = 400
 
+// MaxFunctionLines is the length that no function of the product may exceed, from its func to
+// its last brace.
+const MaxFunctionLines = 40
+
 type layer struct {
 	pkg     string
 	imports []string

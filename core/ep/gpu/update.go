@@ -132,22 +132,14 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 		return err
 	}
 	b.stopRemote() // left by an Install that failed late: commit changes the links it looks at
-	if commit != nil {
-		b.pages.Lock()
-		err := commit()
-		b.pages.Unlock()
-		if err != nil {
-			return err
-		}
+	if err := b.exchangeRanks(commit); err != nil {
+		return err
 	}
 	b.entered = rankset.Set{} // once is enough: by now other ranks have their places
 	if err := b.mapAll(until); err != nil {
 		return err
 	}
-	b.pauseRecording()
-	err := b.engine.Restart(base)
-	b.resumeRecording(err == nil)
-	if err != nil {
+	if err := b.restart(base); err != nil {
 		return err
 	}
 	if err := b.engine.Join(epoch); err != nil {
@@ -160,6 +152,24 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 		return err
 	}
 	return b.enter(epoch, base)
+}
+
+// exchangeRanks runs the commit of an Install, if there is one.
+func (b *Buffer) exchangeRanks(commit func() error) error {
+	if commit == nil {
+		return nil
+	}
+	b.pages.Lock()
+	defer b.pages.Unlock()
+	return commit()
+}
+
+// restart makes the device count operations from base, which is not recorded.
+func (b *Buffer) restart(base uint64) error {
+	b.pauseRecording()
+	err := b.engine.Restart(base)
+	b.resumeRecording(err == nil)
+	return err
 }
 
 // claim keeps the numbers of an epoch from being offered again. Other ranks may be in

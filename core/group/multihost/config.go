@@ -108,8 +108,8 @@ const (
 	minDefaultRing  = 1 << 20
 )
 
-// check fills in defaults.
-func (c *Config) check() error {
+// setDefaults fills in what is not given.
+func (c *Config) setDefaults() {
 	if c.Link.RingBytes == 0 {
 		c.Link.RingBytes = link.DefaultRingBytes
 		for c.Link.RingBytes > minDefaultRing && 2*c.Link.RingBytes*int64(c.Shm.NumRanks) > maxDefaultRings {
@@ -134,6 +134,10 @@ func (c *Config) check() error {
 	if c.ReconnectFor == 0 {
 		c.ReconnectFor = min(c.Bound, maxReconnectFor)
 	}
+}
+
+// check refuses what cannot be. The defaults are set.
+func (c *Config) check() error {
 	switch {
 	case c.Protection != wire.ProtectDigest && c.Protection != wire.ProtectEncrypt:
 		return fmt.Errorf("protection %v does not exist", c.Protection)

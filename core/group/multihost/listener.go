@@ -34,6 +34,7 @@ type Listener struct {
 // Open makes this rank's memory and its listeners. It starts no goroutine. The
 // Listener must be closed or given to Connect.
 func Open(cfg Config) (*Listener, error) {
+	cfg.setDefaults()
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("multihost: configuration: %w", err)
 	}

@@ -268,25 +268,7 @@ func carrierConcurrent(c *carrierTest) {
 	ended := make(chan struct{})
 	for k := range lanes {
 		a, b := c.pair(0, 1)
-		received := make(chan struct{}, messages) // no send comes before its receive
-		posters.Go(func() {
-			defer close(received)
-			b.postMany(messages, func() error {
-				_, err := b.tryRecv(nil)
-				if err == nil {
-					received <- struct{}{}
-				}
-				return err
-			})
-		})
-		posters.Go(func() {
-			for range received {
-				a.postMany(1, func() error {
-					_, err := a.trySend(transport.SendRequest{Op: transport.OpSend})
-					return err
-				})
-			}
-		})
+		postLane(&posters, a, b, messages)
 		if k == 0 {
 			posters.Go(func() {
 				time.Sleep(2 * time.Millisecond)
@@ -314,6 +296,29 @@ func carrierConcurrent(c *carrierTest) {
 			c.Errorf("%d of %d have ended", len(e.done), messages)
 		}
 	}
+}
+
+// postLane has one goroutine post receives at b, and another one as many sends at a.
+func postLane(posters *sync.WaitGroup, a, b *end, messages int) {
+	received := make(chan struct{}, messages) // no send comes before its receive
+	posters.Go(func() {
+		defer close(received)
+		b.postMany(messages, func() error {
+			_, err := b.tryRecv(nil)
+			if err == nil {
+				received <- struct{}{}
+			}
+			return err
+		})
+	})
+	posters.Go(func() {
+		for range received {
+			a.postMany(1, func() error {
+				_, err := a.trySend(transport.SendRequest{Op: transport.OpSend})
+				return err
+			})
+		}
+	})
 }
 
 // postMany posts n requests, however long it takes.

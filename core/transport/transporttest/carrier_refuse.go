@@ -84,54 +84,81 @@ func carrierBadReceives(c *carrierTest) {
 // carrierRemoteRefuses sends requests that only the peer can see to be wrong.
 func carrierRemoteRefuses(c *carrierTest) {
 	c.start(2)
-	const size = 4096
-	m := c.memory(0, size, 0)
-	target := c.memory(1, size, transport.AccessRead|transport.AccessWrite)
-	readOnly, writeOnly := c.memory(1, size, transport.AccessRead), c.memory(1, size, transport.AccessWrite)
-	neither := c.memory(1, size, 0)
-	closed := c.memory(1, size, transport.AccessRead|transport.AccessWrite)
-	old := closed.region.Remote()
-	if err := closed.region.Close(); err != nil {
-		c.Fatal(err)
-	}
-	again, err := c.transports[1].Register(closed.mem, transport.AccessRead|transport.AccessWrite)
-	if err != nil {
-		c.Fatal(err)
-	}
-	closed.region = again // its memory is there; its old key is worth nothing
-	at := target.region.Remote()
-	with := func(change func(*transport.RemoteRegion)) transport.RemoteRegion {
-		r := at
-		change(&r)
-		return r
-	}
-	both := []transport.Opcode{transport.OpWrite, transport.OpWriteImm, transport.OpRead}
-	for _, r := range []struct {
-		name   string
-		ops    []transport.Opcode
-		remote transport.RemoteRegion
-		off    uint64
-		n      int
-	}{
-		{"one byte at the end", both, at, size, 1},
-		{"two bytes across the end", both, at, size - 1, 2},
-		{"all bytes from the second", both, at, 1, size},
-		{"half the address space away", both, at, 1 << 63, 1},
-		{"offset that goes round", both, at, math.MaxUint64, 2},
-		{"one byte before", both, with(func(r *transport.RemoteRegion) { r.Addr-- }), 0, 1},
-		{"a size that is a lie", both, with(func(r *transport.RemoteRegion) { r.SizeBytes *= 2 }), size, 1},
-		{"a wrong key", both, with(func(r *transport.RemoteRegion) { r.Key ^= 0xff00 }), 0, 1},
-		{"a closed region", both, old, 0, 1},
-		{"no writing", both[:2], readOnly.region.Remote(), 0, 1},
-		{"no reading", both[2:], writeOnly.region.Remote(), 0, 1},
-		{"nothing at all", both, neither.region.Remote(), 0, 1},
-	} {
+	m := c.memory(0, refusingBytes, 0)
+	peer := c.refusing()
+	for _, r := range peer.badRequests() {
 		for _, op := range r.ops {
 			mustRefuse(c, r.name, transport.SendRequest{Op: op, Local: m.pieces(0, r.n), Remote: r.remote, RemoteOff: r.off})
 		}
 	}
-	for _, peer := range []*memory{target, readOnly, writeOnly, neither, closed} {
-		peer.want(c, "refused", make([]byte, size))
+	for _, kept := range []*memory{peer.open, peer.readOnly, peer.writeOnly, peer.neither, peer.closed} {
+		kept.want(c, "refused", make([]byte, refusingBytes))
+	}
+}
+
+const refusingBytes = 4096
+
+// refusing is the peer's memory that bad requests go to.
+type refusing struct {
+	open, readOnly, writeOnly, neither *memory
+	closed                             *memory                // registered again: the first registration was closed
+	old                                transport.RemoteRegion // the first registration
+}
+
+func (c *carrierTest) refusing() *refusing {
+	const all = transport.AccessRead | transport.AccessWrite
+	r := &refusing{
+		open:      c.memory(1, refusingBytes, all),
+		readOnly:  c.memory(1, refusingBytes, transport.AccessRead),
+		writeOnly: c.memory(1, refusingBytes, transport.AccessWrite),
+		neither:   c.memory(1, refusingBytes, 0),
+		closed:    c.memory(1, refusingBytes, all),
+	}
+	r.old = r.closed.region.Remote()
+	if err := r.closed.region.Close(); err != nil {
+		c.Fatal(err)
+	}
+	again, err := c.transports[1].Register(r.closed.mem, all)
+	if err != nil {
+		c.Fatal(err)
+	}
+	r.closed.region = again // its memory is there; its old key is worth nothing
+	return r
+}
+
+// badRequest is a request of n bytes that the peer must refuse, whichever of the
+// operations it is.
+type badRequest struct {
+	name   string
+	ops    []transport.Opcode
+	remote transport.RemoteRegion
+	off    uint64
+	n      int
+}
+
+func (r *refusing) badRequests() []badRequest {
+	at := r.open.region.Remote()
+	with := func(change func(*transport.RemoteRegion)) transport.RemoteRegion {
+		changed := at
+		change(&changed)
+		return changed
+	}
+	const size = refusingBytes
+	all := []transport.Opcode{transport.OpWrite, transport.OpWriteImm, transport.OpRead}
+	writes, read := all[:2], all[2:]
+	return []badRequest{
+		{"one byte at the end", all, at, size, 1},
+		{"two bytes across the end", all, at, size - 1, 2},
+		{"all bytes from the second", all, at, 1, size},
+		{"half the address space away", all, at, 1 << 63, 1},
+		{"offset that goes round", all, at, math.MaxUint64, 2},
+		{"one byte before", all, with(func(r *transport.RemoteRegion) { r.Addr-- }), 0, 1},
+		{"a size that is a lie", all, with(func(r *transport.RemoteRegion) { r.SizeBytes *= 2 }), size, 1},
+		{"a wrong key", all, with(func(r *transport.RemoteRegion) { r.Key ^= 0xff00 }), 0, 1},
+		{"a closed region", all, r.old, 0, 1},
+		{"no writing", writes, r.readOnly.region.Remote(), 0, 1},
+		{"no reading", read, r.writeOnly.region.Remote(), 0, 1},
+		{"nothing at all", all, r.neither.region.Remote(), 0, 1},
 	}
 }
 

@@ -90,17 +90,8 @@ def _run(
     spin = spin_seconds(case.ranks)
     ground = _ground(work, file, library, spin)
     peers, failures = open_peers(settings.peers, work, group, place.folder)
-    hint = Buffer.get_ep_buffer_size_hint(
-        case.tokens, case.hidden, case.ranks, case.experts, num_slots=case.slots
-    )
     try:
-        with Buffer(
-            group,
-            hint,
-            num_slots=case.slots,
-            vector_width=settings.vector_width,
-            **settings.tuning,
-        ) as buffer:
+        with _buffer(case, settings, group) as buffer:
             ours, calls = Moewire(work, buffer), _calls(work, buffer, spin)
             failures |= _verify(work, ours, calls, peers, group)
             measured = [peer for peer in peers if peer.name not in failures]
@@ -125,6 +116,20 @@ def _run(
         "dispatch_bytes": work.num_rows * work.row_bytes,
         "combine_bytes": work.num_rows * 2 * work.hidden,
     }
+
+
+def _buffer(case: Case, settings: Settings, group: dist.ProcessGroup) -> Buffer:
+    """Moewire's buffer of a case; its creation is collective."""
+    hint = Buffer.get_ep_buffer_size_hint(
+        case.tokens, case.hidden, case.ranks, case.experts, num_slots=case.slots
+    )
+    return Buffer(
+        group,
+        hint,
+        num_slots=case.slots,
+        vector_width=settings.vector_width,
+        **settings.tuning,
+    )
 
 
 def _library(kind: str) -> tuple[ctypes.CDLL | None, str]:

@@ -29,11 +29,12 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from .. import _abi as abi
-from .._base.numbers import boolean, integer, refuse
-from .._config.reach import ZERO_COPIES, rdma_text, yes_or_no
+from .._base.numbers import integer, refuse
+from .._config.reach import ZERO_COPIES, rdma_text
 from .._native import names as _names
 from .._native.lib import fill, library
 from ..errors import DeadlineError, MoewireError, WouldBlockError
+from ._config import CARRIERS, EVICTIONS, config_of, flags_of, one_of
 from ._memory import memory_of
 from ._parts import (
     IN_PROGRESS,
@@ -51,22 +52,6 @@ from ._parts import (
 from ._transfers import Transfers, peer_number
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
-
-CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
-EVICTIONS = {"sieve": abi.MW_EVICT_SIEVE, "fifo": abi.MW_EVICT_FIFO}
-
-_BOUNDS = {
-    "num_peers": 1 << 16,
-    "num_connections": 1 << 16,
-    "num_transfers": (1 << 16) - 1,
-    "num_regions": (1 << 20) - 1,
-    "send_depth": 4096,
-    "recv_depth": 4096,
-    "num_unmatched": 1 << 15,
-    "num_sockets": 16,
-    "slice_bytes": MAX_63,
-    "connect_timeout_us": MAX_63,
-}
 
 _leaked_regions: list[set[Region]] = []
 
@@ -135,11 +120,11 @@ class Fabric(Transfers):
         keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._closed = True  # until it is open
-        _one_of("carrier", carrier, CARRIERS)
-        _one_of("tcp_zero_copy", tcp_zero_copy, ZERO_COPIES)
-        _one_of("eviction", eviction, EVICTIONS)
+        one_of("carrier", carrier, CARRIERS)
+        one_of("tcp_zero_copy", tcp_zero_copy, ZERO_COPIES)
+        one_of("eviction", eviction, EVICTIONS)
         source, key_text = key_source(keys, key_file, keys_variable, keys_file)
-        flags = _flags(messages, encrypt, rdma_dc)
+        flags = flags_of(messages, encrypt, rdma_dc)
         numbers = {
             "num_peers": num_peers,
             "num_connections": num_connections,
@@ -152,8 +137,7 @@ class Fabric(Transfers):
             "slice_bytes": slice_bytes,
             "connect_timeout_us": connect_timeout_us,
         }
-        config = _config(carrier, tcp_zero_copy, source, flags, numbers)
-        config.eviction = EVICTIONS[eviction]
+        config = config_of(carrier, tcp_zero_copy, eviction, source, flags, numbers)
         given = {
             "keys": key_text,
             "listen": address_text("listen", listen),
@@ -163,8 +147,14 @@ class Fabric(Transfers):
             "rdma_gid": rdma_text("rdma_gid", rdma_gid),
             "rdma_near": rdma_text("rdma_near", rdma_near),
         }
-        texts = fill(config, given)  # alive during the call
         names = {**_names.ARGUMENTS, "keys": "keys_file" if keys_file else KEY_SOURCES[source]}
+        self._open(config, given, names)
+
+    def _open(
+        self, config: abi.mw_fabric_config_t, given: Mapping[str, bytes], names: Mapping[str, str]
+    ) -> None:
+        """Opens the fabric; ``given`` are the configuration's texts, ``names`` those in errors."""
+        texts = fill(config, given)  # alive during the call
         self._lib = library()
         self._lock = threading.RLock()
         self._regions: set[Region] = set()
@@ -172,7 +162,7 @@ class Fabric(Transfers):
         try:
             _names.check(self._lib, self._lib.fabric_create(config, self._id), names)
         finally:
-            ctypes.memset(texts[0], 0, len(key_text))
+            ctypes.memset(texts[0], 0, len(given["keys"]))  # the first text
         self._closed = False
 
     # ------------------------------------------------------------ connections --
@@ -364,31 +354,3 @@ class Fabric(Transfers):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _one_of(name: str, value: str, allowed: Mapping[str, int]) -> None:
-    if value not in allowed:
-        raise refuse(name, repr(value), ", ".join(allowed))
-
-
-def _flags(messages: bool, encrypt: bool, rdma_dc: bool) -> int:
-    return (
-        (abi.MW_FABRIC_MESSAGES if boolean("messages", messages) else 0)
-        | (abi.MW_FABRIC_ENCRYPT if boolean("encrypt", encrypt) else 0)
-        | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0)
-    )
-
-
-def _config(
-    carrier: str, tcp_zero_copy: str, source: int, flags: int, numbers: Mapping[str, int]
-) -> abi.mw_fabric_config_t:
-    """The configuration without its texts, which the caller has to keep alive."""
-    checked = {name: integer(name, value, 0, _BOUNDS[name]) for name, value in numbers.items()}
-    return abi.mw_fabric_config_t(
-        size=ctypes.sizeof(abi.mw_fabric_config_t),
-        flags=flags,
-        carrier=CARRIERS[carrier],
-        key_source=source,
-        tcp_zero_copy=ZERO_COPIES[tcp_zero_copy],
-        **checked,
-    )

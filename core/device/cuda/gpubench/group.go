@@ -84,15 +84,37 @@ func (g *group) close() (err error) {
 	return err
 }
 
-// fill makes the ranks. One slot does where two do not fit.
-func (g *group) fill() (err error) {
+// fill makes the ranks, and connects them.
+func (g *group) fill() error {
+	if err := g.layOut(); err != nil {
+		return err
+	}
+	if err := g.makeRoom(); err != nil {
+		return err
+	}
+	for r := range g.o.ranks {
+		if err := g.join(r); err != nil {
+			return err
+		}
+	}
+	if g.o.baseline {
+		return nil
+	}
+	return g.connect()
+}
+
+func (g *group) layOut() (err error) {
 	o := g.o
 	g.shape = layout.Shape{
 		MaxTokens: int64(o.tokens), Hidden: int64(o.hidden), NumExperts: int64(o.experts), NumRanks: int64(o.ranks), RowType: o.rowType(),
 	}
-	if g.slab, err = layout.Of(g.shape); err != nil {
-		return err
-	}
+	g.slab, err = layout.Of(g.shape)
+	return err
+}
+
+// makeRoom chooses the number of slots: one does where two do not fit.
+func (g *group) makeRoom() error {
+	o := g.o
 	free, _, err := g.lib.MemInfo()
 	if err != nil {
 		return err
@@ -107,14 +129,11 @@ func (g *group) fill() (err error) {
 	if each+2<<30 > free && !o.emulated {
 		return fmt.Errorf("%w: %d ranks with %d tokens need %d bytes, %d are free", errNoMemory, o.ranks, o.tokens, each+2<<30, free)
 	}
-	for r := range o.ranks {
-		if err := g.join(r); err != nil {
-			return err
-		}
-	}
-	if o.baseline {
-		return nil
-	}
+	return nil
+}
+
+// connect makes every rank reach every other one, as the members of an epoch.
+func (g *group) connect() error {
 	for _, m := range g.ranks {
 		for r, peer := range g.ranks {
 			if err := m.SetPeer(r, peer.Shared()); err != nil {
@@ -124,7 +143,7 @@ func (g *group) fill() (err error) {
 		if err := m.Join(1); err != nil {
 			return err
 		}
-		m.SetMembers(uint64(membership.Full(1, o.ranks)))
+		m.SetMembers(uint64(membership.Full(1, g.o.ranks)))
 	}
 	return nil
 }
@@ -197,19 +216,8 @@ func (g *group) tensors(m *rank) error {
 		{&counts, 4 * local, nil},
 		{&ranges, 8 * local * int64(o.ranks), nil},
 	} {
-		memory, err := g.d.Alloc(uint64(t.numBytes))
-		if err != nil {
-			return err
-		}
-		g.closers = append(g.closers, memory.Close)
-		*t.at = memory.Address()
-		p := libcuda.DevicePtr(memory.Address())
-		if t.from != nil {
-			err = g.lib.CopyToDeviceAsync(p, uintptr(t.from), uint64(t.numBytes), m.stream)
-		} else {
-			err = g.lib.MemsetAsync(p, filling, uint64(t.numBytes), m.stream)
-		}
-		if err = errors.Join(err, g.lib.StreamSynchronize(m.stream)); err != nil {
+		var err error
+		if *t.at, err = g.tensor(uint64(t.numBytes), t.from, m.stream); err != nil {
 			return err
 		}
 	}
@@ -218,6 +226,22 @@ func (g *group) tensors(m *rank) error {
 	call.TopkIdx = ids
 	m.combine = cuda.Combine{Call: call, Weights: weights, Out: out}
 	return nil
+}
+
+// tensor allocates device memory, and fills it with what from points to, or with filling.
+func (g *group) tensor(numBytes uint64, from unsafe.Pointer, s libcuda.Stream) (address uint64, err error) {
+	memory, err := g.d.Alloc(numBytes)
+	if err != nil {
+		return 0, err
+	}
+	g.closers = append(g.closers, memory.Close)
+	p := libcuda.DevicePtr(memory.Address())
+	if from != nil {
+		err = g.lib.CopyToDeviceAsync(p, uintptr(from), numBytes, s)
+	} else {
+		err = g.lib.MemsetAsync(p, filling, numBytes, s)
+	}
+	return memory.Address(), errors.Join(err, g.lib.StreamSynchronize(s))
 }
 
 // filling makes bf16 values that are no zeros: 0x3f3f.
