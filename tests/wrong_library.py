@@ -24,10 +24,12 @@ EDITS = (
         "\tif !b.isMember() {\n\t\treturn ErrFenced\n\t}\n",
         "\tif b.cfg.CorruptCombine && c.args.NumTokens > 0 {\n\t\tc.args.Out[0] ^= 1\n\t}\n",
     ),
-    ("capi/buffer.go", '// #include "internal.h"\n', "// #include <stdlib.h>\n"),
+    ("core/node/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
+    ("core/node/cpu.go", "cfg: ep.Config{\n", "\t\tCorruptCombine: c.CorruptCombine,\n"),
+    ("capi/config.go", '// #include "internal.h"\n', "// #include <stdlib.h>\n"),
     (
-        "capi/buffer.go",
-        "\treturn ep.Config{\n",
+        "capi/config.go",
+        "\tcfg = node.Config{\n",
         '\t\tCorruptCombine: C.getenv(C.CString("MOEWIRE_TEST_CORRUPT")) != nil,\n',
     ),
 )

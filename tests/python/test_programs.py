@@ -142,7 +142,7 @@ def test_alias(environment: Environment, tmp_path: Path, library: str, kind: str
 def test_doctor(environment: Environment) -> None:
     report = json.loads(run(moewire("doctor", "--json"), environment))
     library = report["library"]
-    assert report["moewire"] == library["version"] and library["abi_version"] == 10
+    assert report["moewire"] == library["version"] and library["abi_version"] == 11
     assert library["vector_width"] in library["vector_widths"]
     assert library["transports"]["shm"]["available"] and library["devices"]["cpu"]["available"]
     for kind in (*library["transports"].values(), *library["devices"].values()):

@@ -20,7 +20,7 @@ ALONE = {"stores", "prefetch", "huge_pages", "numa", "num_threads", "spin_us", "
 def test_arguments_are_in_the_table() -> None:
     named = set(inspect.signature(moewire.Buffer.__init__).parameters) - NO_SETTINGS
     named |= set(inspect.get_annotations(Tuning)) | set(inspect.get_annotations(reach.Reach))
-    of_buffer = PAGE.read_text().partition("## From the environment")[0]
+    of_buffer = PAGE.read_text().partition("## Of a fabric")[0]
     table = set(re.findall(r"^\| `(\w+)` \|", of_buffer, re.MULTILINE))
     assert named == table
 
