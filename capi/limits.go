@@ -6,10 +6,11 @@ import "C"
 import (
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// What the headers repeat of core/ep/protocol and core/endpoint. A difference does not compile: an array index
+// What the headers repeat of the core. A difference does not compile: an array index
 // other than 0 is out of range.
 var (
 	_ = [1]struct{}{C.MW_MAX_RANKS - rankset.MaxRanks: {}}
@@ -25,6 +26,10 @@ var (
 	_ = [1]struct{}{C.MW_DISPATCH_PRE_REDUCE - protocol.FlagPreReduce: {}}
 	_ = [1]struct{}{C.MW_RECORD_DISPATCH - protocol.RecordDispatch: {}}
 	_ = [1]struct{}{C.MW_RECORD_COMBINE - protocol.RecordCombine: {}}
+	_ = [1]struct{}{C.MW_TRANSPORT_AUTO - multihost.Auto: {}}
+	_ = [1]struct{}{C.MW_TRANSPORT_SHM - multihost.Shm: {}}
+	_ = [1]struct{}{C.MW_TRANSPORT_TCP - multihost.TCP: {}}
+	_ = [1]struct{}{C.MW_TRANSPORT_RDMA - multihost.RDMA: {}}
 	_ = [1]struct{}{C.MW_EVICT_SIEVE - endpoint.SIEVE: {}}
 	_ = [1]struct{}{C.MW_EVICT_FIFO - endpoint.FIFO: {}}
 )
