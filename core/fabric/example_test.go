@@ -23,7 +23,8 @@ func Example() {
 	}
 
 	deadline := time.Now().Add(time.Minute)
-	check(fabrics[0].Connect(1, deadline))
+	check(fabrics[0].Connect(1, deadline)) // both may post once both are connected
+	check(fabrics[1].Connect(0, deadline))
 
 	in := make([]byte, 64)
 	inRegion, err := fabrics[1].Register(in, 0)

@@ -221,10 +221,11 @@ func TestHostsOrderMismatch(t *testing.T) {
 				require.NoError(t, m.Send(&o.calls[r]))
 			}
 			g.sync()
-			form := uint64(flags & protocol.FlagFlat)
+			own := uint64(flags & protocol.FlagFlat)
+			forms := [2]uint64{own, own | protocol.FlagFP32Outputs}
 			for r, m := range g.ranks {
 				require.Equal(t, FailedMismatch, m.Failure().Kind)
-				require.EqualValues(t, [4]uint64{uint64(1 - r), 4, form + uint64(2*r), form + uint64(2-2*r)}, m.report().Detail)
+				require.EqualValues(t, [4]uint64{uint64(1 - r), 4, forms[r], forms[1-r]}, m.report().Detail)
 			}
 		})
 	}

@@ -40,7 +40,7 @@ func (d DType) IsRow() bool { return d == BF16 || d.IsFP8() }
 func (d DType) IsOutput() bool { return d == BF16 || d == FP32 }
 
 // IsFP8 reports whether values have one byte, and scales.
-func (d DType) IsFP8() bool { return d >= FP8 && d < Unknown }
+func (d DType) IsFP8() bool { return d.facts().flags&FlagFP8 != 0 }
 
 // String is the type of one value: "bf16", "float32", "fp8" or "unknown".
 func (d DType) String() string { return d.facts().name }
