@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Collection
 from typing import NamedTuple
 
+from .._abi import MW_MAX_RANKS as MAX_RANKS
 from ..errors import InvalidArgument
-
-MAX_RANKS = 48
 
 
 class Case(NamedTuple):
