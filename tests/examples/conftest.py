@@ -32,7 +32,11 @@ def start(tmp_path: Path) -> Start:
     }
 
     def run(
-        *command: str | Path, status: int = 0, timeout: float = 150, **variables: str
+        # For what hangs: the first minutes of a fresh tree compile beside it.
+        *command: str | Path,
+        status: int = 0,
+        timeout: float = 300,
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
         try:
