@@ -24,8 +24,7 @@ class StepSkipped(Exception):
 class Step:
     """A step; its tests run in a tier.
 
-    Neighbours with the same `beside` run at the same time, as commands of their own; one that
-    `waits` more than it computes takes no place among the others.
+    Neighbours with the same `beside` run at the same time, as commands of their own.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Step:
     needs: tuple[str, ...] = field(default=())
     tier: str = "check"
     beside: str = ""
-    waits: bool = False
 
 
 @dataclass
@@ -133,9 +131,8 @@ class Runner:
         if not self.quiet:
             print(f"\nside by side: {', '.join(step.name for step in steps)}", flush=True)
         started: Started = {}
-        with ThreadPoolExecutor(AT_ONCE) as computing, ThreadPoolExecutor(1) as waiting:
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             for step in steps:
-                pool = waiting if step.waits else computing
                 started[step.name] = pool.submit(self.run_beside, step, dict(started))
             for i, step in enumerate(steps):
                 outcome, text = started[step.name].result()
@@ -181,8 +178,8 @@ class Runner:
         return f"{minutes}m{seconds:02d}s"
 
 
-# How many steps that compute run at once, one process each, for two cores. With three the rest took
-# as long, and tests ran into their time limits. One more runs that mostly waits.
+# How many steps run at once, one process each, for two cores. With three the rest took as long,
+# and tests ran into their time limits; also where the third was a suite that mostly waits.
 AT_ONCE = 2
 
 

@@ -49,9 +49,6 @@ from tiers import suite_fuzzes, suite_has
 
 TESTS = ROOT / "tests"
 
-# Their tests wait for deadlines and for one another, most of their time.
-SUITES_THAT_WAIT = ("python", "multihost")
-
 
 def pytest_steps(tier: str) -> list[Step]:
     """A step for each suite that has tests of the tier, but for the one of the release wheel."""
@@ -67,7 +64,8 @@ def pytest_step(suite: str, tier: str) -> Step:
 
     action.__doc__ = f"pytest tests/{suite}, what is in tier {tier}."
     needs = ("install", "wheel") if (suite, tier) == ("wheel", "all") else ("install",)
-    return Step(name, action, needs, tier, beside=tier, waits=suite in SUITES_THAT_WAIT)
+    # They wait for one another and for deadlines as long as they work.
+    return Step(name, action, needs, tier, beside=tier)
 
 
 def pytest_fuzz_step(suite: str) -> Step:

@@ -78,24 +78,6 @@ def test_neighbours_run_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "FAILED broken" in said
 
 
-ALL_THREE = """
-import sys, time, pathlib
-folder = pathlib.Path(sys.argv[1])
-(folder / sys.argv[-1]).touch()
-end = time.monotonic() + 60
-while len(list(folder.iterdir())) < 3 and time.monotonic() < end:
-    time.sleep(0.01)
-sys.exit(len(list(folder.iterdir())) != 3)
-"""
-
-
-def test_a_step_that_waits_takes_no_place(tmp_path: Path) -> None:
-    """It runs beside as many others as there would be without it."""
-    steps = [Step(name, fails, beside="here", waits=name == "b") for name in ("a", "b", "c")]
-    outcome = run_steps(steps, False, [sys.executable, "-c", ALL_THREE, str(tmp_path)])
-    assert {o.result for o in outcome.values()} == {"passed"}
-
-
 def test_the_summary() -> None:
     outcome = {
         "one": Outcome("passed", 61.0, 100.0),
