@@ -20,6 +20,7 @@ from harness.member import Rank
 
 _LISTEN = "0A"
 _ETH_P_ALL = 3
+_SO_RCVBUFFORCE = 33  # socket(7); for a process that may sniff
 MAX_GROWTH_BYTES = 64 << 20
 
 
@@ -55,6 +56,8 @@ class Recorder:
             )
             self._socket.bind(("lo", 0))
             self._socket.settimeout(0.1)
+            # Other programs use the loopback, too: their packets must not displace ours.
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         self._on = self._socket is not None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -82,7 +85,7 @@ class Recorder:
         tcp = packet[(packet[0] & 15) * 4 :]
         source, to, seq = struct.unpack_from("!HHI", tcp)
         data = tcp[(tcp[12] >> 4) * 4 :]
-        if data and len(self._streams) < 64:
+        if data and len(self._streams) < 1024:
             parts = self._streams.setdefault((source, to), {})
             if len(parts) < 64:
                 parts[seq] = data
