@@ -32,11 +32,7 @@ def start(tmp_path: Path) -> Start:
     }
 
     def run(
-        # For what hangs: the first minutes of a fresh tree compile beside it.
-        *command: str | Path,
-        status: int = 0,
-        timeout: float = 300,
-        **variables: str,
+        *command: str | Path, status: int = 0, timeout: float = 150, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
         try:

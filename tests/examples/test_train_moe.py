@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 def _train(start, ranks: int, **options) -> str:
     flags = ["--standalone", "--nproc-per-node", str(ranks)]
-    return start("torchrun", *flags, PROGRAM, **options).stdout
+    return start("torchrun", *flags, PROGRAM, timeout=300, **options).stdout
 
 
 @pytest.mark.parametrize(
