@@ -31,7 +31,11 @@ func onBuffer(id uint64, f func(b *buffer) error) (status C.mw_status_t) {
 	if err != nil {
 		return report(err)
 	}
-	defer recovered(b, &status)
+	defer func() {
+		if r := recover(); r != nil {
+			status = hurt(b, r)
+		}
+	}()
 	if err := b.poisoned(); err != nil {
 		return report(err)
 	}
@@ -56,7 +60,7 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		}
 		b := &buffer{id: buffers.next(), tensors: tensorsOf(&cfg)}
 		if b.id > maxBuffers {
-			return invalid("this process has made %d buffers, and handles have no room for more", maxBuffers)
+			return invalid("this process has made, or tried to make, %d buffers, and handles have no room for more", maxBuffers)
 		}
 		ensureProcs()
 		cfg.Name = fmt.Sprintf("buffer %d", b.id)

@@ -39,6 +39,25 @@ func connected(t *testing.T) (*buffer, *cudatest.Driver) {
 	return b, emu
 }
 
+// TestAFailedCloseKeepsItsID: only the close that succeeds takes it.
+func TestAFailedCloseKeepsItsID(t *testing.T) {
+	failed := 0
+	for n, left := 0, 1; left > 0; n++ { // some failures are made good within the close
+		b, emu := connected(t)
+		before := emu.Calls(pushes)
+		emu.FailAfter(pushes, n, outOfMemory)
+		status := mwiBufferClose(b.id)
+		left = emu.Calls(pushes) - before - n
+		emu.FailAfter(pushes, 1<<30, outOfMemory)
+		if status != 0 {
+			failed++
+			require.Zero(t, mwiBufferClose(b.id))
+		}
+		require.Equal(t, statusOf(errHandle), mwiBufferClose(b.id))
+	}
+	require.Positive(t, failed)
+}
+
 // argsFor makes new structs for a call's arguments: a test cannot name their C types.
 func argsFor[A, O any](func(*buffer, *A, *O) error) (*A, *O) { return new(A), new(O) }
 

@@ -139,7 +139,11 @@ type victim interface {
 // guard runs an exported function. A panic must not unwind into C: it becomes an error,
 // and the victim of that call takes no more calls.
 func guard(b victim, f func() error) (status C.mw_status_t) {
-	defer recovered(b, &status)
+	defer func() {
+		if r := recover(); r != nil {
+			status = hurt(b, r)
+		}
+	}()
 	if b != nil {
 		if err := b.poisoned(); err != nil {
 			return report(err)
@@ -148,13 +152,11 @@ func guard(b victim, f func() error) (status C.mw_status_t) {
 	return report(f())
 }
 
-// recovered is deferred by what runs an exported function.
-func recovered(b victim, status *C.mw_status_t) {
-	if r := recover(); r != nil {
-		err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
-		if b != nil {
-			b.poison(err)
-		}
-		*status = report(err)
+// hurt makes an error of a panic; the victim, if there is one, takes no more calls.
+func hurt(b victim, r any) C.mw_status_t {
+	err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
+	if b != nil {
+		b.poison(err)
 	}
+	return report(err)
 }

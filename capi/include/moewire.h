@@ -347,7 +347,7 @@ mw_status_t mw_buffer_members(mw_buffer_t buffer, mw_members_t *members);
  * by mw_memory_retain stays mapped, but its content is stale. Closing a second time
  * returns MW_ERR_HANDLE and does nothing.
  *
- * On CUDA closing may fail, because the device is not done or another process has the
+ * Closing may fail, on CUDA because the device is not done or another process has the
  * memory open. The rank is out of the group then, and operations return MW_ERR_CLOSED.
  * Memory that could not be freed stays. Call mw_buffer_close again until it returns
  * MW_OK.

@@ -71,8 +71,8 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	if err := b.err(); err != nil {
 		return err
 	}
-	if b.life.State() != membership.Updating {
-		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
+	if err := MayInstall(&b.life, b.epoch, epoch); err != nil {
+		return err
 	}
 	b.unready() // looks at the old ones
 	if commit != nil {
@@ -84,7 +84,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	b.connectRemote()
 	b.restoreOwn()
 	if err := b.beginEpoch(epoch); err != nil {
-		b.life.Leave(membership.Fenced, ErrFenced)
+		b.life.Leave(membership.Updating, ErrFenced) // Install may be called again
 		return err
 	}
 	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, rankset.Set{}, false
@@ -96,6 +96,19 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	b.life.Join()
 	b.startPump()
 	return nil
+}
+
+// MayInstall says why a rank that joined epoch `own` cannot begin the next one.
+func MayInstall(l *membership.Life, own, next uint16) error {
+	switch l.State() {
+	case membership.Updating:
+		return nil
+	case membership.Member, membership.Connecting:
+		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", next, own)
+	case membership.Closed:
+		return l.Why()
+	}
+	return fmt.Errorf("epoch %d cannot begin: prepare first: %w", next, l.Why())
 }
 
 // beginEpoch puts the epoch into the member word. It fails when the group has gone on, or

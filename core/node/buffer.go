@@ -103,7 +103,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64, err
 // Close leaves the group and frees the buffer. It ends a Connect or Install in another
 // goroutine, and waits of calls, with ep.ErrClosed. Memory that is retained stays mapped.
 //
-// On CUDA it may fail, because the device is not done or another process has the memory
+// It may fail, on CUDA because the device is not done or another process has the memory
 // open. The rank is out of the group then. Call Close again until it returns nil.
 func (b *Buffer) Close() error {
 	defer wipe(b.open.Keys)

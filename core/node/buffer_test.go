@@ -133,3 +133,39 @@ func TestBadConfig(t *testing.T) {
 		require.IsType(t, new(FieldError), err, text)
 	}
 }
+
+// TestResultIsOfThisDispatch: a Result that is used again does not show the handle of the
+// dispatch before, when this one is refused.
+func TestResultIsOfThisDispatch(t *testing.T) {
+	b, err := New(Config{NumRanks: 1})
+	require.NoError(t, err)
+	require.NoError(t, b.Connect([][]byte{b.Metadata()}, soon))
+	args := ep.DispatchArgs{
+		X: make([]byte, 2*8), TopkIdx: []int64{0}, NumTokens: 1, Hidden: 8, TopK: 1, MaxTokens: 1, NumExperts: 1,
+		RecvCount: make([]int32, 1), LayoutRange: make([]int64, 1), Timeout: soon,
+	}
+	var res Result
+	_, err = b.Dispatch(&args, &res, ep.PhaseDone, -1)
+	require.NoError(t, err)
+	require.NotZero(t, res.Handle)
+	require.NoError(t, b.Release(res.Handle, Stream{}))
+	args.Hidden = 0
+	_, err = b.Dispatch(&args, &res, ep.PhaseDone, -1)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.Zero(t, res.Handle)
+	require.Nil(t, res.Memory)
+	require.NoError(t, b.Close())
+}
+
+// TestCloseDuringConnect: a connect that waits for another rank ends when the buffer is
+// closed.
+func TestCloseDuringConnect(t *testing.T) {
+	pair := newPair(t)
+	metadata := [][]byte{pair[0].Metadata(), pair[1].Metadata()}
+	ended := make(chan error, 1)
+	go func() { ended <- pair[0].Connect(metadata, time.Hour) }()
+	time.Sleep(20 * time.Millisecond) // mostly it waits by then; if not, it must end all the same
+	require.NoError(t, pair[0].Close())
+	require.ErrorIs(t, <-ended, ep.ErrClosed)
+	require.NoError(t, pair[1].Close())
+}

@@ -68,6 +68,7 @@ func (b *Buffer) checked(err error) error {
 // limit). See ep.Buffer.Dispatch; on CUDA it launches that and returns, see
 // gpu.Buffer.Dispatch. The operation is pending when something is left to wait for.
 func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice time.Duration) (Operation, error) {
+	res.Handle, res.Memory, res.Slab = 0, nil, nil // not those of an earlier dispatch
 	o, err := b.engine.dispatch(a, res, until, slice)
 	return o, b.checked(err)
 }

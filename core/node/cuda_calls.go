@@ -86,9 +86,9 @@ func (g *onCUDA) combine(h Handle, a *ep.CombineArgs, until ep.Phase, _ time.Dur
 
 // checkInPlace checks that with ZeroCopy X is the combine buffer.
 func (g *onCUDA) checkInPlace(h gpu.Handle, a *ep.CombineArgs) (err error) {
-	if x := a.Device.X; a.ZeroCopy {
+	if a.ZeroCopy && a.Device != nil { // without addresses the core refuses the call
 		g.useOf(h, func(s *slotUse) {
-			if s.combineX != x {
+			if x := a.Device.X; s.combineX != x {
 				err = invalid("x is at %#x, allowed with zero_copy: the handle's combine buffer, at %#x", x, s.combineX)
 			}
 		})

@@ -117,3 +117,20 @@ func TestASecondPhaseThatACombineHasLaunched(t *testing.T) {
 	c.end(t, emu, 1)
 	require.NoError(t, b.Close())
 }
+
+// TestNoAddresses: a call on a device that names no memory there is refused.
+func TestNoAddresses(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	h, _ := c.dispatch(t, 0, ep.PhaseDone)
+	var res Result
+	_, err := b.Dispatch(&ep.DispatchArgs{NumTokens: 1, Hidden: 8, TopK: 1, MaxTokens: 1, NumExperts: 1}, &res, ep.PhaseDone, -1)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	for _, inPlace := range []bool{false, true} {
+		_, err = b.Combine(h, &ep.CombineArgs{TopK: 1, ZeroCopy: inPlace}, ep.PhaseDone, -1)
+		require.ErrorIs(t, err, ep.ErrInvalid)
+	}
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.NoError(t, b.Close())
+}

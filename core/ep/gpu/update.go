@@ -149,9 +149,17 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 		return err
 	}
 	if err := b.beginEpoch(epoch); err != nil {
-		return err
+		return b.missed(err)
 	}
 	return b.enter(epoch, base)
+}
+
+// missed is for a rank that the group has gone on without. Install may be called again.
+func (b *Buffer) missed(err error) error {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	b.life.Leave(membership.Updating, ep.ErrFenced)
+	return err
 }
 
 // exchangeRanks runs the commit of an Install, if there is one.
@@ -184,12 +192,10 @@ func (b *Buffer) claim(base uint64) {
 func (b *Buffer) mayInstall(epoch uint16) error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	switch {
-	case b.life.State() == membership.Closed:
-		return b.life.Why()
-	case b.life.State() != membership.Updating:
-		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
-	case !b.settled:
+	if err := ep.MayInstall(&b.life, b.epoch, epoch); err != nil {
+		return err
+	}
+	if !b.settled {
 		return invalid("epoch %d cannot begin: the last Prepare has failed; prepare again", epoch)
 	}
 	return nil

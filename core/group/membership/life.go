@@ -61,7 +61,7 @@ func (l *Life) Why() error { return l.why }
 func (l *Life) Join() bool { return l.move(Member, nil) }
 
 // Leave ends the rank's part in its epoch, or gives a rank that is out another reason.
-func (l *Life) Leave(s State, why error) bool { return l.move(s, why) }
+func (l *Life) Leave(s State, why error) bool { return s != Member && l.move(s, why) }
 
 // move reports whether the state could follow the present one. If it could not, nothing
 // has changed.

@@ -39,6 +39,8 @@ func TestLife(t *testing.T) {
 			require.Equal(t, want == Member, l.IsMember())
 		}
 	}
+	l := Begin(Updating, first)
+	require.False(t, l.Leave(Member, second), "a member has no reason to be out")
 	require.Equal(t, "State(9)", State(9).String())
 }
 

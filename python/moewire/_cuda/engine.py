@@ -52,7 +52,6 @@ class Cuda(Engine):
     """Rows lie in memory of a device. The library launches, and tells no numbers."""
 
     drives = False
-    _close_may_fail = True
 
     def __init__(self, overwrites_held: bool, **config: Any) -> None:
         super().__init__(overwrites_held, **config)

@@ -48,8 +48,6 @@ class Runtime:
     ``_ep.engine`` adds the operations.
     """
 
-    _close_may_fail = False  # for a while, as long as a device works for the buffer
-
     def __init__(
         self,
         rank: int,
@@ -146,7 +144,8 @@ class Runtime:
     def close(self) -> None:
         """Leaves the group and frees the buffer. After that it does nothing.
 
-        If a device cannot free its memory yet, it raises, and may be called again.
+        If something cannot be freed, on a device because it still works, it raises, and may be
+        called again.
         """
         if self._freed or self.lib.forked:
             return
@@ -172,7 +171,7 @@ class Runtime:
         if self._freed:
             return
         status = self.lib.buffer_close(self.id)
-        if status < 0 and status != abi.MW_ERR_HANDLE and self._close_may_fail:
+        if status < 0 and status != abi.MW_ERR_HANDLE:
             raise self.error(status)
         self._freed = True
 
