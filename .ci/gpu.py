@@ -4,6 +4,7 @@
     python3 .ci/gpu.py bench        times, beside a plain copy of the same run
     python3 .ci/gpu.py build        all that a machine without Go needs, into build/gpu
     python3 .ci/gpu.py test --emulated
+    python3 .ci/gpu.py test --only 'Python|memcheck' --seconds 120
 
 Each takes less than ten minutes behind building, and leaves NAME.json, NAME.md and NAME.log in
 build/gpu: what ran, on what, and all that was written. They are written anew behind each suite.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -268,16 +270,25 @@ def write(name: str, what: str, emulated: bool, rows: list[Row], out: Path) -> s
     return text
 
 
-def run(what: str, emulated: bool, out: Path) -> int:
-    """Runs the suites; the exit status."""
-    name = f"{'emulated-' if emulated else ''}gpu-{what}"
-    out.mkdir(parents=True, exist_ok=True)
+def chosen(what: str, emulated: bool, only: str) -> list[Suite]:
+    """The suites whose name has ``only``, a pattern; all without."""
     if what == "test":
         suites = emulated_tests() if emulated else tests()
     else:
         suites = benches(emulated)
+    return [suite for suite in suites if re.search(only, suite.name)]
+
+
+def run(what: str, emulated: bool, out: Path, only: str = "", seconds: float = BUDGET) -> int:
+    """Runs the suites; the exit status."""
+    suites = chosen(what, emulated, only)
+    if not suites:
+        print(f"--only {only}: no suite has such a name", file=sys.stderr)
+        return 2
+    name = f"{'emulated-' if emulated else ''}gpu-{what}"
+    out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    for row in Run(BUDGET, environment(emulated), out / f"{name}.log").rows(suites):
+    for row in Run(seconds, environment(emulated), out / f"{name}.log").rows(suites):
         rows.append(row)
         write(name, what, emulated, rows, out)
     print(write(name, what, emulated, rows, out))
@@ -299,6 +310,8 @@ def main() -> int:
     parser.add_argument("--emulated", action="store_true", help="a dry run, without a GPU")
     parser.add_argument("--built", action="store_true", help="with what `build` left, also with Go")
     parser.add_argument("--out", type=Path, default=built.PLACE, help="a folder for the results")
+    parser.add_argument("--only", default="", help="a pattern of suites' names; without: all")
+    parser.add_argument("--seconds", type=float, default=BUDGET, help="for all suites together")
     args = parser.parse_args()
     reason = "" if args.emulated or args.what == "build" else no_device()
     if reason:
@@ -315,7 +328,7 @@ def main() -> int:
     except built.CannotBuildError as err:
         print(f"the programs cannot be built: {err}", file=sys.stderr)
         return 1
-    return run(args.what, args.emulated, args.out.resolve())
+    return run(args.what, args.emulated, args.out.resolve(), args.only, args.seconds)
 
 
 if __name__ == "__main__":

@@ -238,6 +238,8 @@ def test_suites_that_lack_something(
     assert gpu.run("test", False, tmp_path / "results" / "of today") == status  # made there
     assert "1 of 2 suites did not run: two" in capsys.readouterr().out
     assert gpu.run("bench", False, tmp_path) == 0  # a peer that is not there
+    assert gpu.run("test", False, tmp_path, only="^one$") == 0
+    assert gpu.run("test", False, tmp_path, only="three") == 2
 
 
 def test_where_compute_sanitizer_is_looked_for(
