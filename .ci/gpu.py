@@ -32,7 +32,7 @@ from gpu_report import DRIVER, conditions, no_device, table
 from gpu_run import FINE, Row, Run, Suite
 
 # Seconds, of everything but building.
-BUDGET = 570
+BUDGET = 580
 
 # Under a sanitizer all is slow; several ranks have to run at a time. One form of each kind: rows of
 # bf16, fp8 and its scales, sums by rank, flat rows, replays, and a rank that is lost or late.
@@ -169,6 +169,8 @@ def sanitizer_suite(tool: str, seconds: float) -> Suite:
         MOEWIRE_CUDA_REPLAYS="3",
     )  # fmt: skip
     words = [program, "--tool", tool, "--error-exitcode", "77", *suite.words]
+    if tool == "memcheck":  # the engine asks for fabric handles, which a device may refuse
+        words[1:1] = ["--report-api-errors", "no"]
     lacks = "" if program else (
         "no compute-sanitizer on PATH, in /usr/local/cuda, among torch's packages"
         " (nvidia-cuda-sanitizer-api) or where MOEWIRE_SANITIZER says"
@@ -183,25 +185,25 @@ def tests() -> list[Suite]:
     Most end sooner, and what they leave is the next ones'.
     """
     engine, groups = built.ENGINE_TESTS, built.GROUP_TESTS
-    ptx = go_suite("engine on PTX", engine, built.CUDA, "TestExchange|TestForms", 20,
+    ptx = go_suite("engine on PTX", engine, built.CUDA, EXCHANGED, 45,
                    MOEWIRE_CUDA_CODE="ptx")  # fmt: skip
     if not built.stamp().get("prebuilt"):
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
-        go_suite("engine", engine, built.CUDA, ".", 50, skip=REMOTE),
-        go_suite("engine: ranks of other hosts", engine, built.CUDA, REMOTE, 35),
-        go_suite("groups: threads", groups, built.GROUPS, ".", 25, skip=PROCESSES),
-        go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 80),
-        python_suite(110),
-        python_suite(50, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
-        python_suite(50, "-k", HOSTS_CASES, name="Python, ranks of other hosts", tests=HOSTS_TESTS),
-        python_suite(45, "-k", "cuda", name="Python, jobs of the CPU", tests=CARRIED_TESTS),
-        sanitizer_suite("memcheck", 40),
-        sanitizer_suite("synccheck", 20),
-        sanitizer_suite("initcheck", 10),
-        sanitizer_suite("racecheck", 10),
+        go_suite("engine", engine, built.CUDA, ".", 40, skip=REMOTE),
+        go_suite("engine: ranks of other hosts", engine, built.CUDA, REMOTE, 50),
+        go_suite("groups: threads", groups, built.GROUPS, ".", 20, skip=PROCESSES),
+        go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 65),
+        python_suite(88),
+        python_suite(60, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
+        python_suite(42, "-k", HOSTS_CASES, name="Python, ranks of other hosts", tests=HOSTS_TESTS),
+        python_suite(80, "-k", "cuda", name="Python, jobs of the CPU", tests=CARRIED_TESTS),
+        sanitizer_suite("memcheck", 30),
+        sanitizer_suite("synccheck", 15),
+        sanitizer_suite("initcheck", 7),
+        sanitizer_suite("racecheck", 8),
         ptx,
-        go_suite("engine on NVRTC's code", engine, built.CUDA, "TestExchange|TestForms", 25,
+        go_suite("engine on NVRTC's code", engine, built.CUDA, EXCHANGED, 30,
                  MOEWIRE_CUDA_CODE="compile"),
     ]  # fmt: skip
 

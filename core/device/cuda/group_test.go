@@ -34,6 +34,8 @@ type group struct {
 	pick  func(rng *rand.Rand, experts int64, at int) int64
 	cpu   device.Kernels
 	rng   *rand.Rand // of smallIn
+	// copied is what onHost copies into. To free memory waits for all kernels, so it lasts as long as the group.
+	copied *Memory
 }
 
 // member is one rank and its tensors.
@@ -45,13 +47,17 @@ type member struct {
 	seen    *Memory // the slab as a kernel behind Receive finds it
 }
 
-const tensorBytes = 8 << 20
+const (
+	tensorBytes = 8 << 20
+	copiedBytes = uint64(unsafe.Sizeof(state{}))
+)
 
 func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 	drv := driver(t)
 	d, err := Open(drv.Library, 0, drv.Code(t))
 	require.NoError(t, err)
 	g := &group{t: t, d: d, value: ordinary, pick: anyExpert}
+	g.copied = g.alloc(copiedBytes)
 	for r := range ranks {
 		g.ranks = append(g.ranks, g.join(r, Config{
 			Rank: r, NumRanks: ranks, NumSlots: slots, SlabBytes: slabBytes, MaxSelections: 4096, MaxExperts: 4096,
@@ -99,6 +105,7 @@ func (g *group) close() {
 		require.NoError(g.t, m.seen.Close())
 		require.NoError(g.t, m.Close())
 	}
+	require.NoError(g.t, g.copied.Close())
 	require.NoError(g.t, g.d.Close())
 	require.NoError(g.t, g.d.Close())
 }

@@ -25,6 +25,7 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     kind, index = parsed("cpu" if given is None else given)
     if kind == "cpu":
         return {}
+    library().refuse_fork()
     from .._cuda import torch_cuda  # torch is heavy, and most buffers need none of it
 
     return {

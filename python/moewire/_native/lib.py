@@ -110,6 +110,11 @@ class Library:
         """The error text of the last failing call of this thread."""
         return (self.last_error() or b"").decode("utf-8", "replace")
 
+    def refuse_fork(self) -> None:
+        """Raises ``ForkedError`` in a forked child, where torch would say that it has no CUDA."""
+        if self.forked:
+            _refuse_fork()
+
     def disable(self) -> None:
         """Makes every function raise ``ForkedError``; runs in a forked child."""
         self.forked = True

@@ -181,7 +181,8 @@ class Runtime:
             self._leave()
 
     def refuse_closed(self) -> None:
-        """Raises ``ClosedError`` after ``close``."""
+        """Raises ``ClosedError`` after ``close``, and ``ForkedError`` in a forked child."""
+        self.lib.refuse_fork()
         if self.closed:
             raise ClosedError(_CLOSED_TEXT)
 

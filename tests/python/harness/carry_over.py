@@ -11,6 +11,7 @@ from .team import Team
 
 _WAITS = "a call on CUDA launches and returns: no wait of the host's to end, interrupt or bound"
 _TOLD = "who combines is told by a later call and has to update: jobs_autograd.experts_that_raise"
+_MAPS = "reads where the process maps shared memory: a device's is not there"
 _TUNES = "chooses how a processor copies rows: that changes nothing on a device"
 
 # By job: why.
@@ -22,6 +23,8 @@ CPU_ALONE: dict[Callable[..., Any], str] = {
     jobs_wait.combine_buffer_still_read: _WAITS,
     jobs_wait.threads_on_buffers: "what carries jobs over waits for the whole device behind each "
     "launch, so threads would wait for one another's buffers: test_cuda.py has threads",
+    jobs_life.views_outlive: f"{_MAPS}: jobs_cuda.outlived",
+    jobs_life.copies: f"{_MAPS}: jobs_cuda.copied",
     jobs_life.debug_fill: "NaN comes when a slot is taken again, not when it is released: "
     "jobs_cuda.debug_fill",
     jobs_leave.fails_half_way: _TOLD,

@@ -8,10 +8,11 @@ were written for the CPU run unchanged. Moewire's own tensors are where it says,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -85,10 +86,29 @@ def _real(by_default: bool) -> Iterator[Place]:
     """torch's operations know its streams, so that nothing is waited for."""
     before = torch_cuda.place
     try:
-        with torch.device("cuda", 0) if by_default else nullcontext():
+        with _numbers_of_the_processor(), torch.device("cuda", 0) if by_default else nullcontext():
             yield use_device()
     finally:
         torch_cuda.place = before
+
+
+@contextmanager
+def _numbers_of_the_processor() -> Iterator[None]:
+    """Jobs draw from generators of the processor, whose numbers are the same on all devices."""
+    with ExitStack() as stack:
+        for name in ("rand", "randint", "randn", "randperm"):
+            stack.enter_context(patch.object(torch, name, _drawn(getattr(torch, name))))
+        yield
+
+
+def _drawn(stock: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def draw(*args: Any, generator: Any = None, device: Any = None, **how: Any) -> torch.Tensor:
+        if generator is None:
+            return stock(*args, device=device, **how)
+        made = stock(*args, generator=generator, device=generator.device, **how)
+        return made.to(device or torch.get_default_device())
+
+    return draw
 
 
 def folder_of(path: str, rank: int) -> str:
