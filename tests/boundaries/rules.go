@@ -60,6 +60,9 @@ var layers = []layer{
 	{"core/telemetry", []string{"core/group/rankset", "core/ep/protocol", "core/internal/sys"}},
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
+	// The block store.
+	{"core/store/tag", []string{"core/internal/gmac"}},
+
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/device", []string{"core/ep/protocol"}},
 	{"core/device/cpu", []string{"core/device", "core/ep/protocol", "core/internal/..."}},
