@@ -4,6 +4,7 @@ package sys
 
 import (
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,11 +112,11 @@ func MapAnonymous(n int64) (*Mapping, error) {
 		return nil, wrap("mmap", err)
 	}
 	const flags = unix.MAP_SHARED | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
-	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, flags)
+	at, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}
 	mappings.Add(1)
 	mappedBytes.Add(n)
-	return &Mapping{data: data, bytes: int(n)}, nil
+	return &Mapping{data: unsafe.Slice((*byte)(at), n), bytes: int(n)}, nil
 }

@@ -44,13 +44,13 @@ func mapFile(fd *FD, off, n int64, protection int) (*Mapping, error) {
 	if err := injected("mmap"); err != nil {
 		return nil, wrap("mmap", err)
 	}
-	data, err := unix.Mmap(fd.Raw(), off, int(whole), protection, unix.MAP_SHARED)
+	at, err := unix.MmapPtr(fd.Raw(), off, nil, uintptr(whole), protection, unix.MAP_SHARED)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}
 	mappings.Add(1)
 	mappedBytes.Add(whole)
-	return &Mapping{data: data, bytes: int(n)}, nil
+	return &Mapping{data: unsafe.Slice((*byte)(at), whole), bytes: int(n)}, nil
 }
 
 // Bytes is the mapped memory.
@@ -69,7 +69,7 @@ func (m *Mapping) Unmap() error {
 	m.unmap.Do(func() {
 		mappings.Add(-1)
 		mappedBytes.Add(-int64(len(m.data)))
-		m.err = wrap("munmap", unix.Munmap(m.data))
+		m.err = wrap("munmap", unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.data)), uintptr(len(m.data))))
 	})
 	return m.err
 }

@@ -39,7 +39,7 @@ var shortages = map[syscall.Errno]func(call string) string{
 }
 
 func memoryLimits(call string) string {
-	if call != "mmap" {
+	if call != "mmap" && call != "mremap" {
 		return "the kernel, or the control group of this process, has no memory left (memory.max)"
 	}
 	host := "memory of the host and of the control group (memory.max)"

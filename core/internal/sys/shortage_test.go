@@ -18,6 +18,10 @@ func TestShortagesNameTheLimit(t *testing.T) {
 	epoll, err := NewEpoll()
 	fatal(t, err)
 	defer epoll.Close()
+	fatal(t, Grow(memory, 4096))
+	mapped, err := Map(memory, 0, 4096)
+	fatal(t, err)
+	defer mapped.Unmap()
 	calls := map[string]func() error{
 		"accept4":                 func() error { _, err := Accept(memory); return err },
 		"socket":                  func() error { _, err := newSocket(); return err },
@@ -30,6 +34,7 @@ func TestShortagesNameTheLimit(t *testing.T) {
 		"getsockopt SO_PEERPIDFD": func() error { _, err := PeerPidfd(memory); return err },
 		"ftruncate":               func() error { return Grow(memory, 4096) },
 		"mmap":                    func() error { _, err := Map(memory, 0, 4096); return err },
+		"mremap":                  func() error { _, err := mapped.MapMore(0, 4096); return err },
 	}
 	says := map[syscall.Errno]string{
 		syscall.EMFILE: ", limit " + limitText(syscall.RLIMIT_NOFILE) + " (RLIMIT_NOFILE of this process: ulimit -n)",
