@@ -61,7 +61,7 @@ var carriersOfHosts = map[string][]string{"shm": {"a", "a", "a"}, "tcp": {"a", "
 // shortOf makes every call that makes a descriptor, or maps or grows memory, fail.
 func shortOf(errno syscall.Errno) (stop func()) {
 	return sys.InjectFaults(func(call string) error {
-		if call == "mmap" && errno != syscall.ENOMEM {
+		if (call == "mmap" || call == "mremap") && errno != syscall.ENOMEM {
 			return nil // takes no descriptor, and no space
 		}
 		return errno

@@ -202,7 +202,7 @@ func TestMemoryCannotShrink(t *testing.T) {
 	domains := newGroup(t, 2, 64)
 	defer domains[0].Close()
 	defer domains[1].Close()
-	if err := sys.Grow(domains[0].(*hostDomain).known[1].memory, 4096); err == nil {
+	if err := sys.Grow(domains[1].(*hostDomain).own.memory, 4096); err == nil {
 		t.Error("a peer's memory file could be shrunk under its owner")
 	}
 }

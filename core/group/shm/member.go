@@ -16,7 +16,7 @@ import (
 type member struct {
 	rank     int
 	identity [nonceBytes]byte
-	memory   *sys.FD
+	memory   *sys.FD // nil for a peer's that is mapped on from base
 	base     *region // header, and the control region as its segment
 	slabs    [MaxSlabs]atomic.Pointer[region]
 	contact  atomic.Pointer[contact] // nil for this rank itself
@@ -121,14 +121,39 @@ func (m *member) mapSlab(id int) (*region, error) {
 		return nil, fmt.Errorf("shm: rank %d: slab %d is said to be %d bytes at %d: %w",
 			m.rank, id, n, off, errCorrupt)
 	}
-	if err := checkFile(m.memory, int64(off+n)); err != nil {
-		return nil, fmt.Errorf("shm: rank %d: slab %d: %w: %w", m.rank, id, errCorrupt, err)
-	}
-	r, err := mapRegion(m.memory, int64(off), 0, int64(n))
+	r, err := m.mapRange(int64(off), int64(n))
 	if err != nil {
 		return nil, fmt.Errorf("shm: rank %d: slab %d: %w", m.rank, id, err)
 	}
 	return r, nil
+}
+
+// mapRange maps a range of a peer's memory if its file has it.
+func (m *member) mapRange(off, n int64) (*region, error) {
+	if m.memory != nil {
+		if err := checkFile(m.memory, off+n); err != nil {
+			return nil, fmt.Errorf("%w: %w", errCorrupt, err)
+		}
+		return mapRegion(m.memory, off, 0, n)
+	}
+	more, err := m.base.mapping.MapMore(off, n)
+	if errors.Is(err, sys.ErrBeyondEnd) {
+		err = fmt.Errorf("%w: %w", errCorrupt, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newRegion(more, 0), nil
+}
+
+// dropFile closes a peer's descriptor once base is mapped. It stays where slabs cannot be
+// mapped without it (huge pages that are reserved, an old kernel), which is tried.
+func (m *member) dropFile() {
+	if trial, err := m.base.mapping.MapMore(0, headerBytes()); err == nil {
+		_ = trial.Unmap() // fails only for a range that is not mapped
+		sys.CloseAll(m.memory)
+		m.memory = nil
+	}
 }
 
 var errCorrupt = fmt.Errorf("slab table: %w", domain.ErrCorrupt)

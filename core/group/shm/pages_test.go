@@ -69,3 +69,16 @@ func TestTooFewHugePages(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReservedPagesKeepTheFile: the kernel maps no more of it without its descriptor.
+func TestReservedPagesKeepTheFile(t *testing.T) {
+	domains := newGroupWith(Pages{Huge: HugeRequire})(t, 2, 4096)
+	if domains[0].(*hostDomain).known[1].memory == nil {
+		t.Error("a peer's descriptor is closed")
+	}
+	if _, own, err := domains[1].AddSlab(3 << 20); err != nil {
+		t.Fatal(err)
+	} else if own.Word(2 << 20).Store(7); must(domains[0].Slab(1, 0)).Word(2<<20).Load() != 7 {
+		t.Error("the slab is not the peer's")
+	}
+}

@@ -22,10 +22,14 @@ func mapRegion(fd *sys.FD, off, skip, n int64) (*region, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newRegion(m, skip), nil
+}
+
+func newRegion(m *sys.Mapping, skip int64) *region {
 	b := m.Bytes()
-	r := &region{mapping: m, header: b[:skip:skip], data: b[skip : skip+n : skip+n]}
+	r := &region{mapping: m, header: b[:skip:skip], data: b[skip:len(b):len(b)]}
 	r.refs.Store(1)
-	return r, nil
+	return r
 }
 
 func (r *region) Word(off int64) *atomic.Uint64 { return sys.Word(r.data, off) }

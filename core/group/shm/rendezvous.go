@@ -264,7 +264,9 @@ func (m *rendezvous) adopt(p *participant, msg message, fds []*sys.FD) (err erro
 	} else {
 		p.member = &member{rank: p.rank, identity: info.Identity, memory: fds[0]}
 		p.member.contact.Store(p.contact)
-		err = p.member.mapBase(info.ControlBytes)
+		if err = p.member.mapBase(info.ControlBytes); err == nil {
+			p.member.dropFile()
+		}
 	}
 	if err == nil && len(fds) > 1 {
 		err = m.adoptMembers(fds[1])
