@@ -47,6 +47,8 @@ func runChild(spec string) error {
 	if free := os.Getenv(freeVariable); free != "" {
 		return c.joinShort(free)
 	}
+	_, _ = os.ReadFile("/proc/self/stat") // package os opens some descriptors for itself once
+	c.numFDs = numFDs()
 	if err := c.join(); err != nil {
 		return err
 	}
@@ -60,6 +62,7 @@ type childRank struct {
 	domains        []domain.Domain // commands go to the last
 	listener       *Listener       // of relist
 	ballast        []byte
+	numFDs         int // before it did anything
 }
 
 func (c *childRank) domain() domain.Domain { return c.domains[len(c.domains)-1] }
@@ -130,6 +133,12 @@ func (c *childRank) execute(word, rest string) (answer string, err error) {
 		return fmt.Sprint(c.domain().Process(n).Lost()), nil
 	case "join":
 		return "", c.join()
+	case "join-as": // another rank of another number
+		_, err := fmt.Sscan(rest, &c.rank, &c.numRanks)
+		if err != nil {
+			return "", err
+		}
+		return "", c.join()
 	case "relist":
 		return c.relist()
 	case "reconnect":
@@ -150,6 +159,8 @@ func (c *childRank) execute(word, rest string) (answer string, err error) {
 		return "filled", nil
 	case "sleep": // in a process that outlives this one
 		return "started", exec.Command("sleep", rest).Start()
+	case "fds":
+		return fmt.Sprint("fds ", numFDs()-c.numFDs), nil
 	case "exec":
 		fmt.Println("executing")
 		return "", syscall.Exec("/bin/sleep", []string{"sleep", rest}, nil)
@@ -157,6 +168,14 @@ func (c *childRank) execute(word, rest string) (answer string, err error) {
 		return crashWatcher()
 	}
 	return "", fmt.Errorf("command %q", word)
+}
+
+func numFDs() int {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		panic(err)
+	}
+	return len(fds)
 }
 
 func (c *childRank) close() (string, error) {

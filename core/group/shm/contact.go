@@ -19,28 +19,31 @@ type contact struct {
 	conn  *sys.FD // closed after the rendezvous unless keep
 	keep  bool    // conn is this side's liveness or the other's
 	left  bool    // the peer has sent a shutdown notice
-	token int32   // of the process's watcher; 0 while not watched
+	token int32   // of the connection at the process's watcher; 0 while not watched
 	lost  atomic.Pointer[error]
-	open  sync.Mutex // held while pidfd is signalled or closed: its number may be reused
+
+	endMu sync.Mutex // held while the peer's process is signalled or released
+	ended bool
 }
 
-// watched is the descriptor that ends with the peer's process; nil when
-// nothing can be learned.
-func (c *contact) watched() *sys.FD {
-	if c.kind == byConnection && !c.left {
-		return c.conn
-	}
-	return c.pidfd
-}
+// byEnd reports whether the end of the connection stands for the process's. It does so for
+// this domain alone: other domains have connections of their own, and the peer closes each
+// with its domain.
+func (c *contact) byEnd() bool { return c.kind == byConnection && !c.left }
 
-// watch registers the contact with the process's watcher. ring runs after
-// the peer was found lost.
+// isWatched is false when nothing can be learned of the peer's process.
+func (c *contact) isWatched() bool { return c.process != nil || c.byEnd() }
+
+// watch has the end of the peer's process reported. ring runs after the peer was found
+// lost.
 func (c *contact) watch(ring func()) (err error) {
-	fd := c.watched()
-	if fd == nil {
-		return nil
+	report := func(failure error) { c.report(failure, ring) }
+	switch {
+	case c.process != nil:
+		err = peerProcesses.follow(c.process, c, report)
+	case c.byEnd():
+		c.token, err = processWatcher.add(c.conn, report)
 	}
-	c.token, err = processWatcher.add(fd, func(failure error) { c.report(failure, ring) })
 	if err != nil {
 		return fmt.Errorf("rank %d: watching its process: %w", c.rank, err)
 	}
@@ -49,14 +52,17 @@ func (c *contact) watch(ring func()) (err error) {
 
 // unwatch returns when report will not run any more.
 func (c *contact) unwatch() {
+	if c.process != nil {
+		c.process.unfollow(c)
+	}
 	if c.token != 0 {
 		processWatcher.remove(c.token)
 		c.token = 0
 	}
 }
 
-// report runs on the watcher's goroutine, once at most: the descriptor is
-// readable, or the watcher itself has failed.
+// report runs once at most, on the watcher's goroutine or in watch: the process or the
+// connection has ended, or the watcher itself has failed.
 func (c *contact) report(failure error, ring func()) {
 	switch {
 	case failure != nil:
@@ -78,35 +84,40 @@ func sentShutdown(conn *sys.FD) bool {
 	return err == nil && (msg.kind == kindShutdown || msg.kind == kindAbort)
 }
 
-// end stops watching and closes the descriptors. self sends a shutdown notice where
-// the peer would take the end of the connection for a death.
+// end stops watching and gives up the descriptors. Rank self sends a shutdown notice where
+// the peer would take the end of the connection for a death. Idempotent.
 func (c *contact) end(self int) {
 	c.unwatch()
 	if c.keep && c.conn != nil && c.conn.Raw() >= 0 {
 		shutdown := message{kind: kindShutdown, rank: self}
 		_ = sys.Send(c.conn, shutdown.marshal()) // the peer may be gone
 	}
-	c.open.Lock()
-	defer c.open.Unlock()
-	sys.CloseAll(c.conn, c.pidfd)
+	c.endMu.Lock()
+	defer c.endMu.Unlock()
+	sys.CloseAll(c.conn)
+	if c.process != nil && !c.ended {
+		peerProcesses.release(c.process)
+	}
+	c.ended = true
 }
 
 var errNoPidfd = errors.New("there is no pidfd of it")
 
-// kill ends the process.
+// kill ends the process. The pidfd stays open meanwhile, though its other contacts may end:
+// this one does not.
 func (c *contact) kill() error {
-	c.open.Lock()
-	defer c.open.Unlock()
+	c.endMu.Lock()
+	defer c.endMu.Unlock()
 	if c.kind == bySameProcess {
 		return fmt.Errorf("shm: rank %d is in this process", c.rank)
 	}
-	if c.pidfd == nil {
+	if c.process == nil {
 		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, errNoPidfd)
 	}
-	if c.pidfd.Raw() < 0 {
+	if c.ended {
 		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, domain.ErrUnwatched)
 	}
-	if err := sys.KillPidfd(c.pidfd); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := sys.KillPidfd(c.process.pidfd); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, err)
 	}
 	return nil

@@ -25,11 +25,17 @@
 //	20480           control region of core/ep (rounded up to a page)
 //	n × 2 MiB       slabs, each a new range at the end of the file
 //
-// Descriptors of a process: 2 for the watcher, if it watches anything; per
-// hostDomain 2 (own memory, members page), 1 per other rank known (the last
-// process under that number), 1 more if that is not this process itself
-// (pidfd, or the connection where there are no pidfds), 1 per former
-// process that may still live (at most maxFormer); and the connection to each
-// peer that has no pidfds itself. While a rendezvous runs: 2 for the listener, 2
-// shared by the domain, 3 per peer. One thread for the watcher.
+// Descriptors of a process: 2 for the watcher, if it watches anything; 1 per other
+// process of which any hostDomain knows a rank (its pidfd, which they share), former
+// ones that may still live included (a domain keeps at most maxFormer); per hostDomain 2
+// (own memory, members page). So with n domains of R ranks, each in a process of its own,
+// 2 + (R-1) + 2n.
+//
+// A domain has 1 more per other rank whose memory is in reserved huge pages, or on kernels
+// before 5.14 (that memory's file); and the connection to each peer if one of the two has
+// no pidfds.
+//
+// While a rendezvous runs: 2 for the listener, 2 copies of the domain's, 1 per
+// peer (its connection), 1 per peer whose process is new, and at most 2 that a message has
+// brought. One thread for the watcher.
 package shm

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/group/domain"
-	"github.com/moewire/moewire/core/internal/sys"
 )
 
 func end(t *testing.T, p domain.Process) error {
@@ -88,20 +87,22 @@ func TestEndDuringARendezvous(t *testing.T) {
 	defer d.Close()
 	p := d.Process(1).(*member)
 	old := p.contact.Load()
+	process := must(peerProcesses.acquire(old.pid, nil)) // it is known
+	fresh := &contact{rank: 1, liveness: liveness{kind: old.kind, pid: old.pid, process: process}}
 	old.unwatch()
-	fresh := &contact{rank: 1, liveness: liveness{kind: old.kind, pid: old.pid, pidfd: must(sys.Dup(old.pidfd))}}
 	if err := fresh.watch(func() {}); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	old.open.Lock()
+	old.endMu.Lock()
 	go func() { ended <- p.End() }()
 	for range 100 {
 		runtime.Gosched() // it waits for the lock by then, or takes the fresh one
 	}
 	p.contact.Store(fresh)
-	sys.CloseAll(old.conn, old.pidfd)
-	old.open.Unlock()
+	peerProcesses.release(old.process)
+	old.ended = true
+	old.endMu.Unlock()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}

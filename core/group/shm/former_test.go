@@ -166,7 +166,8 @@ func TestFormerProcessesAreBounded(t *testing.T) {
 	d, before := domains[0].(*hostDomain), sys.Stats().OpenFDs
 	for range maxFormer + 10 {
 		m := &member{}
-		c := &contact{liveness: liveness{kind: byPidfdOpen, pidfd: must(sys.NewEvent())}}
+		endless := func() (*sys.FD, livenessKind, error) { fd, err := sys.NewEvent(); return fd, byPidfdOpen, err }
+		c := &contact{liveness: liveness{kind: byPidfdOpen, process: must(peerProcesses.acquire(0, endless))}}
 		m.contact.Store(c)
 		if err := c.watch(d.ring); err != nil {
 			t.Fatal(err)

@@ -57,7 +57,7 @@ func (m *member) renew(c *contact, self int) {
 // watching its process.
 func (d *hostDomain) retire(m *member) {
 	m.shut()
-	if m.Lost() != nil || m.contact.Load().watched() == nil {
+	if m.Lost() != nil || !m.contact.Load().isWatched() {
 		m.end(d.Rank()) // there is nothing to learn any more
 		return
 	}

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/moewire/moewire/core/internal/sys"
@@ -39,9 +40,9 @@ func (k livenessKind) String() string {
 
 // liveness is what this rank holds to notice a peer's death.
 type liveness struct {
-	kind  livenessKind
-	pid   int // in this process's pid namespace; 0 when not visible
-	pidfd *sys.FD
+	kind    livenessKind
+	pid     int      // in this process's pid namespace; 0 when not visible
+	process *process // of the kinds that have a pidfd
 }
 
 // bestLiveness is the best kind that findLiveness tries; tests raise it.
@@ -54,21 +55,32 @@ func findLiveness(conn *sys.FD, cred sys.Credentials) (l liveness, err error) {
 	if cred.PID == sys.Getpid() {
 		return l, nil
 	}
-	if bestLiveness <= byPeerPidfd {
-		if l.pidfd, err = sys.PeerPidfd(conn); err == nil {
-			l.kind = byPeerPidfd
-			return l, nil
-		}
-	}
-	if bestLiveness <= byPidfdOpen && cred.PID > 0 {
-		if l.pidfd, err = sys.OpenPidfd(cred.PID); err == nil {
-			l.kind = byPidfdOpen
-			return l, nil
-		}
-	}
-	l.kind, l.pidfd = byConnection, nil
-	if sys.IsShortage(err) {
+	l.process, err = peerProcesses.acquire(cred.PID, func() (*sys.FD, livenessKind, error) { return openPidfd(conn, cred.PID) })
+	switch {
+	case err == nil:
+		l.kind = l.process.kind
+		return l, nil
+	case sys.IsShortage(err):
 		return l, err
 	}
+	l.kind = byConnection
 	return l, nil
+}
+
+var errOldKernel = errors.New("this kernel has no pidfds")
+
+// openPidfd is called with the table's lock held; nothing here waits.
+func openPidfd(conn *sys.FD, pid int) (fd *sys.FD, kind livenessKind, err error) {
+	err = errOldKernel
+	if bestLiveness <= byPeerPidfd {
+		if fd, err = sys.PeerPidfd(conn); err == nil {
+			return fd, byPeerPidfd, nil
+		}
+	}
+	if bestLiveness <= byPidfdOpen && pid > 0 {
+		if fd, err = sys.OpenPidfd(pid); err == nil {
+			return fd, byPidfdOpen, nil
+		}
+	}
+	return nil, byConnection, err
 }

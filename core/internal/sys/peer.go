@@ -36,6 +36,17 @@ func PeerPidfd(conn *FD) (*FD, error) {
 	return newFD(raw), nil
 }
 
+// PidfdID names the process of a pidfd as long as this host runs; 0 on kernels that have
+// no such name (before 6.9).
+func PidfdID(pidfd *FD) uint64 {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(pidfd.Raw(), &fs) != nil || int64(fs.Type) != unix.PID_FS_MAGIC || unix.Fstat(pidfd.Raw(), &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
 // KillPidfd ends the process of a pidfd with SIGKILL, a stopped one, too. The
 // caller sees to it that the descriptor stays open meanwhile.
 func KillPidfd(pidfd *FD) error {
