@@ -15,9 +15,11 @@ from .. import _abi as abi
 # Python has no name for it.
 _SO_PEERPIDFD = 77
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-# Descriptors of one buffer in a group of 48: per rank a memory file, a pidfd and, during the
-# rendezvous, a connection; and a few of its own.
-FILES_NEEDED = 3 * abi.MW_MAX_RANKS + 16
+# Descriptors of one buffer in a group of 48: per rank a pidfd and, during the rendezvous, a
+# connection; and a few of its own.
+FILES_NEEDED = 2 * abi.MW_MAX_RANKS + 16
+# Python has no name for it: Linux 5.14.
+_MADV_POPULATE_READ = 22
 # What the library raises the soft limit to, where the hard one allows it.
 MOST_FILES = 1 << 20
 
@@ -125,14 +127,27 @@ def raised_files(soft: int, hard: int) -> int:
 def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
     """How many buffers of so many ranks of one host a process may have open at a time.
 
-    Each buffer needs two descriptors per rank (docs/architecture.md). During the rendezvous it
-    needs three more per peer, and four more. The process itself has some open, and two for all
-    buffers.
+    Each buffer has two descriptors, and all of them share two and one per peer
+    (docs/architecture.md). On an old kernel each buffer has one or two per peer instead. During
+    the rendezvous there are two more per peer, and six more. The process itself has some open.
     """
     if limit == resource.RLIM_INFINITY:
         return "unlimited"
-    rendezvous = 3 * (num_ranks - 1) + 4
-    return max(0, (limit - len(os.listdir("/proc/self/fd")) - 2 - rendezvous) // (2 * num_ranks))
+    peers, pidfds = num_ranks - 1, _peer_pidfd_works() or _pidfd_works()
+    shared = 2 + peers * pidfds
+    each = 2 + peers * ((not pidfds) + (not _maps_without_the_file()))
+    rendezvous = 2 * peers + 6
+    return max(0, (limit - len(os.listdir("/proc/self/fd")) - shared - rendezvous) // each)
+
+
+def _maps_without_the_file() -> bool:
+    """Whether this kernel lets a rank map a peer's memory whose file it has closed."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        try:
+            memory.madvise(_MADV_POPULATE_READ)
+        except OSError:
+            return False
+    return True
 
 
 def _limit(which: int, part: int) -> int | str:
