@@ -66,6 +66,8 @@ type Decryptor struct {
 	chunk    uint32
 	left     int64 // of the payload
 	failed   bool
+	apart    bool // the place is told by and by
+	room     int64
 	dst      pieces
 	fill     int
 	nonce    chunkNonce
@@ -87,9 +89,30 @@ func (d *Decryptor) Begin(head *Head, dst [][]byte) error {
 	if room < head.PayloadBytes {
 		return ErrLength
 	}
-	d.seq, d.chunk, d.left, d.fill, d.failed = head.Seq, 0, head.PayloadBytes, 0, false
+	d.begin(head)
 	d.dst.set(dst)
 	return nil
+}
+
+// BeginApart is Begin where the place depends on the payload itself. Into says it, before
+// the bytes are written that belong there.
+func (d *Decryptor) BeginApart(head *Head) {
+	d.begin(head)
+	d.dst.set(nil)
+	d.apart, d.room = true, 0
+}
+
+// Into says where the chunks go that are written next, after BeginApart. They must fit.
+func (d *Decryptor) Into(dst [][]byte) {
+	d.room = 0
+	for _, p := range dst {
+		d.room += int64(len(p))
+	}
+	d.dst.set(dst)
+}
+
+func (d *Decryptor) begin(head *Head) {
+	d.seq, d.chunk, d.left, d.fill, d.failed, d.apart = head.Seq, 0, head.PayloadBytes, 0, false, false
 }
 
 // Write takes the next bytes that have arrived. ErrPayload as soon as a chunk is not
@@ -126,6 +149,11 @@ func (d *Decryptor) Write(p []byte) error {
 // open decrypts a chunk into its place, or by way of buf if that has seams.
 func (d *Decryptor) open(whole []byte) error {
 	n := len(whole) - chunkTagBytes
+	if d.apart {
+		if d.room -= int64(n); d.room < 0 {
+			return d.fail()
+		}
+	}
 	into := d.dst.next(n)
 	straight := into != nil
 	if !straight {

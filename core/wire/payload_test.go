@@ -209,6 +209,31 @@ func TestDecryptorWantsRoom(t *testing.T) {
 	require.ErrorIs(t, server.NewDecryptor().Begin(&head, [][]byte{make([]byte, 4), make([]byte, 5)}), ErrLength)
 }
 
+// A payload whose first chunk says where the others go ends up there; a chunk that no
+// place was told for is refused.
+func TestDecryptorPlaceByPlace(t *testing.T) {
+	src := newRand(t)
+	client, server := sessions(t, encrypting)
+	d := server.NewDecryptor()
+	payload := noise(1, 2*ChunkBytes+77)
+	head, first, rest := Head{Code: 1}, make([]byte, ChunkBytes), make([]byte, ChunkBytes+77)
+	wire := encrypted(t, client, &head, [][]byte{payload})
+	d.BeginApart(&head)
+	d.Into([][]byte{first})
+	require.NoError(t, d.Write(wire[:EncryptedChunkBytes]))
+	d.Into(cut(src, rest))
+	require.NoError(t, d.Write(wire[EncryptedChunkBytes:]))
+	require.NoError(t, d.Check())
+	require.True(t, bytes.Equal(payload, append(first, rest...)))
+
+	d.BeginApart(&head)
+	d.Into([][]byte{first})
+	require.ErrorIs(t, d.Write(wire), ErrPayload)
+	require.NoError(t, d.Begin(&head, [][]byte{make([]byte, len(payload))}), "it may be used again")
+	require.NoError(t, d.Write(wire))
+	require.NoError(t, d.Check())
+}
+
 // What is encrypted can neither be read nor recognised.
 func TestEncryptedIsNotReadable(t *testing.T) {
 	client, _ := sessions(t, encrypting)
