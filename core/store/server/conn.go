@@ -1,0 +1,257 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// maxSpaces is how many namespaces one connection may open.
+const maxSpaces = 16
+
+// space is a namespace that a connection has opened.
+type space struct {
+	ns     NS
+	digest [32]byte
+	tagger *tag.Tagger
+}
+
+// conn is one client. Its reader does what requests ask; what takes time to write is written
+// by its writer. A client that does not read stops its own reader, once all of its contexts
+// wait for the writer.
+type conn struct {
+	server  *Server
+	nc      net.Conn
+	in      *stream.Reader
+	spaces  []space
+	handles handles
+	current *job // not answered yet
+
+	running atomic.Int32 // contexts
+	waiting atomic.Int32 // replies that the writer has not written
+	replies chan reply
+	others  sync.WaitGroup // what else makes replies
+
+	writing sync.Mutex // out, and the following
+	out     *stream.Writer
+	head    wire.Head
+	broken  bool
+}
+
+// reply is what is to be written: a context's, or a status alone.
+type reply struct {
+	job     *job
+	code    message.Code
+	status  message.Status
+	request uint64
+}
+
+func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
+	c := &conn{server: s, nc: nc, replies: make(chan reply, s.cfg.Contexts+1)}
+	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
+	c.out = stream.NewWriter(nc, session, s.cfg.Idle, nil)
+	return c
+}
+
+// serve reads until the connection ends, and returns when nothing of it is left.
+func (c *conn) serve() {
+	done := make(chan struct{})
+	safego.Go("store: writer", func() { defer close(done); c.write() }, c.report)
+	defer c.end(done)
+	err := c.read()
+	c.note(err)
+	if !errors.Is(err, stream.ErrStopped) {
+		_ = c.nc.Close() // else the last replies are written
+	}
+}
+
+// end waits for what uses the connection, also if the reader has panicked.
+func (c *conn) end(done chan struct{}) {
+	if c.current != nil {
+		c.release(c.current)
+	}
+	c.others.Wait()
+	close(c.replies)
+	<-done
+	_ = c.nc.Close()
+	c.handles.close()
+}
+
+func (c *conn) report(err error) {
+	_ = c.nc.Close()
+	c.server.cfg.Log(err.Error())
+}
+
+// note counts why a connection ended.
+func (c *conn) note(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, stream.ErrStopped) {
+		return
+	}
+	c.server.counters.Lost.Add(1)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.server.counters.Idle.Add(1)
+	}
+	c.server.cfg.Log(fmt.Sprintf("%v was lost: %v", c.nc.RemoteAddr(), err))
+}
+
+func (c *conn) read() error {
+	for {
+		head, err := c.in.Next()
+		if err != nil {
+			return err
+		}
+		if err := c.handle(&head); err != nil {
+			return err
+		}
+	}
+}
+
+// handle does one request. An error ends the connection.
+func (c *conn) handle(head *wire.Head) error {
+	s := c.server
+	if message.CodeName(head.Code) == "" || head.Reply || head.Refused {
+		s.counters.unknownCodes.Add(1)
+		return c.refuse(head, message.Unknown)
+	}
+	s.counters.requests[head.Code].Add(1)
+	j := c.context()
+	if j == nil {
+		s.counters.Capped.Add(1)
+		return c.refuse(head, message.WouldBlock)
+	}
+	j.begin(head)
+	c.current = j // end releases it if there is no answer
+	if err := c.perform(j, head); err != nil {
+		return err
+	}
+	c.current = nil
+	return nil
+}
+
+// context leases a context, if this client and all of them may have one more. The one that
+// is added belongs to a reply that the client may have seen before this side knows that it
+// was written.
+func (c *conn) context() *job {
+	if int(c.running.Load()) > c.server.cfg.Contexts {
+		return nil
+	}
+	lease, err := c.server.contexts.Get()
+	if err != nil {
+		return nil
+	}
+	c.running.Add(1)
+	lease.Value.lease = lease
+	return lease.Value
+}
+
+func (c *conn) release(j *job) {
+	j.end()
+	c.handles.unuse(j.held)
+	j.held = nil
+	c.running.Add(-1)
+	_ = c.server.contexts.Put(j.lease)
+}
+
+// refuse skips a payload and answers with a status alone.
+func (c *conn) refuse(head *wire.Head, status message.Status) error {
+	if err := c.in.End(); err != nil {
+		return err
+	}
+	c.answer(reply{code: head.Code, status: status, request: head.Request})
+	return nil
+}
+
+// answer writes a reply at once, or leaves it to the writer if that has something to do or
+// the client has asked for more meanwhile.
+func (c *conn) answer(r reply) {
+	c.current = nil
+	if c.waiting.Load() == 0 && !c.in.Buffered() {
+		c.send(r, true)
+		return
+	}
+	c.waiting.Add(1)
+	c.replies <- r
+}
+
+// write is the writer. When the connection is broken, by a defect too, it lets go of what
+// comes: the reader must not wait for it.
+func (c *conn) write() {
+	for {
+		err := safego.Call("store: writer", c.writeReplies)
+		if err == nil {
+			return
+		}
+		c.writing.Lock()
+		c.broken = true
+		c.writing.Unlock()
+		c.report(err)
+	}
+}
+
+func (c *conn) writeReplies() {
+	for r := range c.replies {
+		c.send(r, c.waiting.Add(-1) == 0)
+	}
+}
+
+func (c *conn) send(r reply, flush bool) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if r.job != nil {
+		r.code, r.status, r.request = r.job.code, r.job.status, r.job.request
+	}
+	c.server.counters.replies[r.status].Add(1)
+	if c.broken {
+		if r.job != nil {
+			c.release(r.job)
+		}
+		return
+	}
+	c.head = wire.Head{Code: r.code, Reply: true, Refused: r.status.Refuses(), Status: uint16(r.status), Request: r.request}
+	err := c.compose(r.job)
+	if err == nil && flush {
+		err = c.out.Flush()
+	}
+	if err != nil {
+		c.broken = true
+		_ = c.nc.Close()
+		c.note(err)
+	}
+}
+
+// compose writes the messages of a reply and lets go of its context, before the last byte is
+// written if that needs nothing of it.
+func (c *conn) compose(j *job) error {
+	if j == nil {
+		return c.out.Append(&c.head, nil)
+	}
+	defer c.release(j)
+	switch {
+	case j.code == message.Get && j.hits:
+		return c.parts(j)
+	case j.code == message.Read && j.status == message.OK:
+		return c.piece(j)
+	}
+	j.pieces = append(j.pieces[:0], j.out)
+	return c.out.Append(&c.head, j.pieces)
+}
+
+// until is when something ends that a client wants for so many µs.
+func (c *conn) until(us uint64) time.Time {
+	hold := c.server.cfg.Hold
+	if us > 0 && us < uint64(hold/time.Microsecond) {
+		hold = time.Duration(us) * time.Microsecond
+	}
+	return time.Now().Add(hold)
+}

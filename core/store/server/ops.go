@@ -1,0 +1,239 @@
+package server
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// perform reads the payload of a request, does it and answers. With an error the connection
+// is over and nothing was answered.
+func (c *conn) perform(j *job, head *wire.Head) error {
+	if err := j.said.Decode(j.code, head.Extra, head.PayloadBytes); err != nil {
+		return c.fail(j, message.Malformed)
+	}
+	switch j.code {
+	case message.Open, message.Stats, message.Flush, message.Write, message.Commit, message.Abort, message.Read, message.Release:
+	default:
+		if j.space = c.space(j.said.Namespace); j.space == nil {
+			return c.fail(j, message.Unknown)
+		}
+	}
+	switch j.code {
+	case message.Put:
+		return c.put(j)
+	case message.Allocate:
+		return c.allocate(j)
+	case message.Write:
+		return c.writeInto(j)
+	case message.Flush:
+		return c.flush(j)
+	}
+	return c.table(j, int(head.PayloadBytes))
+}
+
+// fail skips what is left of the payload, and refuses.
+func (c *conn) fail(j *job, status message.Status) error {
+	if err := c.in.End(); err != nil {
+		return err
+	}
+	j.status = status
+	c.answer(reply{job: j})
+	return nil
+}
+
+func (c *conn) space(id uint32) *space {
+	if id >= uint32(len(c.spaces)) {
+		return nil
+	}
+	return &c.spaces[id]
+}
+
+// table does what has a payload without data.
+func (c *conn) table(j *job, n int) error {
+	if err := c.in.Read(j.room(n)); err != nil {
+		return err
+	}
+	if err := c.in.End(); err != nil {
+		return err
+	}
+	j.status = c.do(j)
+	c.answer(reply{job: j})
+	return nil
+}
+
+func (c *conn) do(j *job) message.Status {
+	switch j.code {
+	case message.Open:
+		return c.open(j)
+	case message.Stats:
+		return c.stats(j)
+	case message.List:
+		return c.list(j)
+	case message.Read:
+		return c.readFrom(j)
+	case message.Commit, message.Abort:
+		return c.finish(j)
+	case message.Release:
+		for i := range int(j.said.NumKeys) {
+			c.handles.release(message.Handle(j.in, i))
+		}
+		return message.OK
+	}
+	var err error
+	if j.keys, err = message.Keys(j.keys, j.in, int(j.said.NumKeys)); err != nil {
+		return message.Malformed
+	}
+	return c.ask(j)
+}
+
+// ask does what is about keys.
+func (c *conn) ask(j *job) message.Status {
+	store, ns, yes := c.server.cfg.Store, j.space.ns, j.yes[:len(j.keys)]
+	switch j.code {
+	case message.Get, message.Lookup:
+		return c.acquire(j)
+	case message.Exists:
+		j.out = message.AppendFound(j.out, store.Exists(ns, j.keys, yes), yes)
+	case message.Delete:
+		j.out = message.AppendFound(j.out, store.Delete(ns, j.keys, yes), yes)
+	case message.Pin:
+		until := time.Now().Add(time.Duration(min(j.said.Handle, math.MaxInt64/1000)) * time.Microsecond)
+		j.out = message.AppendFound(j.out, store.Pin(ns, j.keys, until, yes), yes)
+	case message.Touch:
+		store.Touch(ns, j.keys)
+	case message.Bad:
+		c.server.counters.BadReads.Add(uint64(len(j.keys)))
+		for _, k := range j.keys {
+			store.Bad(ns, k)
+		}
+	}
+	return message.OK
+}
+
+// open opens a namespace, or finds it again.
+func (c *conn) open(j *job) message.Status {
+	var name message.Namespace
+	if err := name.Decode(j.in); err != nil {
+		return message.Malformed
+	}
+	digest := name.Digest()
+	id := c.opened(digest)
+	if id < 0 {
+		if len(c.spaces) == maxSpaces {
+			return message.Quota
+		}
+		ns, err := c.server.cfg.Store.Namespace(digest, name.Model)
+		if err != nil {
+			return j.refusal(err)
+		}
+		c.spaces = append(c.spaces, space{ns: ns, digest: digest, tagger: tag.New(digest)})
+		id = len(c.spaces) - 1
+	}
+	s := c.server
+	said := message.Opened{
+		Namespace: uint32(id), NumKeys: message.MaxKeys, BatchBytes: message.MaxBatchBytes, Contexts: uint32(s.cfg.Contexts),
+		BlockBytes: uint64(min(s.cfg.Store.MaxBlockBytes(message.MaxKeyBytes), message.MaxBlockBytes)),
+		Storage:    s.cfg.Storage, Boot: s.boot,
+	}
+	j.out = said.Encode(j.out[:message.OpenedBytes])
+	return message.OK
+}
+
+func (c *conn) opened(digest [32]byte) int {
+	for i := range c.spaces {
+		if c.spaces[i].digest == digest {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *conn) stats(j *job) message.Status {
+	text, err := c.server.statsJSON()
+	if err != nil {
+		return j.refusal(err)
+	}
+	j.out = append(j.out, text...)
+	return message.OK
+}
+
+func (c *conn) list(j *job) message.Status {
+	var cursor uint64
+	prefix, from := j.in[:j.said.KeyBytes], j.in[j.said.KeyBytes:]
+	switch len(from) {
+	case 0:
+	case 8:
+		cursor = message.Handle(from, 0)
+	default:
+		return message.Malformed
+	}
+	most := min(int(j.said.Bytes), message.MaxKeys)
+	if most == 0 {
+		most = message.MaxKeys
+	}
+	keys, next := c.server.cfg.Store.List(j.space.ns, prefix, cursor, most)
+	var on []byte
+	if next != 0 {
+		on = message.AppendHandle(nil, next)
+	}
+	j.out = message.AppendListed(j.out, on, keys)
+	return message.OK
+}
+
+// flush flushes in a goroutine of its own, so that other requests go on.
+func (c *conn) flush(j *job) error {
+	if err := c.in.End(); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	if us := j.said.DeadlineUs; us > 0 {
+		deadline = time.Now().Add(time.Duration(us) * time.Microsecond)
+	}
+	c.current = nil
+	c.others.Add(1)
+	safego.Go("store: flush", func() {
+		defer c.others.Done()
+		if err := c.server.cfg.Store.Flush(deadline); err != nil {
+			j.status = j.refusal(err)
+			if !time.Now().Before(deadline) {
+				j.status = message.Late
+			}
+		}
+		c.waiting.Add(1)
+		c.replies <- reply{job: j}
+	}, c.report)
+	return nil
+}
+
+// refusal is the status of an engine's error, with its text.
+func (j *job) refusal(err error) message.Status {
+	status := message.Failed
+	for _, known := range []struct {
+		err    error
+		status message.Status
+	}{
+		{ErrExists, message.Existing},
+		{ErrConflict, message.Conflict},
+		{ErrTooLarge, message.TooLarge},
+		{ErrFull, message.Full},
+		{ErrWouldBlock, message.WouldBlock},
+		{ErrNamespaces, message.Quota},
+		{ErrClosed, message.Closing},
+	} {
+		if errors.Is(err, known.err) {
+			status = known.status
+			break
+		}
+	}
+	if status == message.TooLarge || status == message.Failed {
+		text := err.Error()
+		j.out = append(j.out[:0], text[:min(len(text), message.MaxTextBytes)]...)
+	}
+	return status
+}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"github.com/moewire/moewire/core/store/message"
+)
+
+// pieceBytes is how much of a block is read before it is tagged: it is in the cache then.
+const pieceBytes = 256 << 10
+
+// put reads a block straight to where it stays, and commits it if its tag is right.
+func (c *conn) put(j *job) error {
+	w, err := c.begin(j)
+	if err != nil {
+		return err
+	}
+	if w == nil {
+		return c.fail(j, j.status)
+	}
+	if err := c.fill(j, w); err != nil {
+		w.Abort()
+		return err
+	}
+	if j.status == message.OK {
+		j.status = c.commit(j, w)
+	}
+	c.answer(reply{job: j})
+	return nil
+}
+
+// begin reads the key and asks for room. Without a Writing the status says why.
+func (c *conn) begin(j *job) (Writing, error) {
+	said := &j.said
+	names := j.room(int(said.KeyBytes) + int(said.Parent))
+	if err := c.in.Read(names); err != nil {
+		return nil, err
+	}
+	w, err := c.server.cfg.Store.Allocate(Allocation{
+		NS: j.space.ns, Key: names[:said.KeyBytes], Parent: names[said.KeyBytes:], Bytes: int64(said.Bytes), Tag: said.Tag,
+	})
+	if err != nil {
+		j.status = j.refusal(err)
+		return nil, nil
+	}
+	return w, nil
+}
+
+// fill reads the block. An error ends the connection; a wrong tag is a status, and the
+// writing is over then.
+func (c *conn) fill(j *job, w Writing) error {
+	t := j.space.tagger
+	t.Begin(j.in[:j.said.KeyBytes], int(j.said.Bytes))
+	for buf := w.Buffer(); len(buf) > 0; {
+		n := min(len(buf), pieceBytes)
+		if err := c.in.Read(buf[:n]); err != nil {
+			return err
+		}
+		t.Write(buf[:n])
+		buf = buf[n:]
+	}
+	if err := c.in.End(); err != nil {
+		return err
+	}
+	c.server.counters.BytesIn.Add(uint64(j.said.Bytes))
+	if t.Tag() != j.said.Tag {
+		w.Abort()
+		c.server.counters.BadPuts.Add(1)
+		j.status = message.BadTag
+	}
+	return nil
+}
+
+func (c *conn) commit(j *job, w Writing) message.Status {
+	if err := w.Commit(); err != nil {
+		return j.refusal(err)
+	}
+	return message.OK
+}

@@ -1,0 +1,237 @@
+// Package servertest is an engine of maps for tests.
+package servertest
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+// Engine keeps blocks in maps. Its fields may be changed before it is used.
+type Engine struct {
+	Most     int64 // bytes of one block
+	Room     int64 // bytes of all
+	OnDisk   bool  // blocks have no memory of their own
+	FlushFor time.Duration
+
+	mu      sync.Mutex
+	spaces  map[[32]byte]server.NS
+	blocks  map[server.NS]map[string]*block
+	used    int64
+	Open    int // writings and leases
+	Touched int
+	Bads    int
+}
+
+type block struct {
+	data []byte
+	tag  tag.Tag
+}
+
+// New makes one.
+func New() *Engine {
+	return &Engine{Most: 16 << 20, Room: 1 << 30, spaces: map[[32]byte]server.NS{}, blocks: map[server.NS]map[string]*block{}}
+}
+
+func (e *Engine) Namespace(digest [32]byte, _ string) (server.NS, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ns, known := e.spaces[digest]
+	if !known {
+		ns = server.NS(len(e.spaces))
+		e.spaces[digest], e.blocks[ns] = ns, map[string]*block{}
+	}
+	return ns, nil
+}
+
+func (e *Engine) MaxBlockBytes(int) int64 { return e.Most }
+
+func (e *Engine) Exists(ns server.NS, keys [][]byte, found []bool) (consecutive int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, k := range keys {
+		found[i] = e.blocks[ns][string(k)] != nil
+		if found[i] && consecutive == i {
+			consecutive++
+		}
+	}
+	return consecutive
+}
+
+func (e *Engine) Allocate(a server.Allocation) (server.Writing, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.known(&a); err != nil {
+		return nil, err
+	}
+	if a.Bytes > e.Most {
+		return nil, server.ErrTooLarge
+	}
+	if e.used+a.Bytes > e.Room {
+		return nil, server.ErrFull
+	}
+	e.used += a.Bytes
+	e.Open++
+	a.Key = bytes.Clone(a.Key)
+	return &writing{engine: e, a: a, buf: make([]byte, a.Bytes)}, nil
+}
+
+func (e *Engine) known(a *server.Allocation) error {
+	b := e.blocks[a.NS][string(a.Key)]
+	switch {
+	case b == nil:
+		return nil
+	case int64(len(b.data)) == a.Bytes && b.tag == a.Tag:
+		return server.ErrExists
+	}
+	return server.ErrConflict
+}
+
+type writing struct {
+	engine *Engine
+	a      server.Allocation
+	buf    []byte
+	ended  bool
+}
+
+func (w *writing) Buffer() []byte { return w.buf }
+
+func (w *writing) Commit() error { return w.end(true) }
+
+func (w *writing) Abort() { _ = w.end(false) }
+
+func (w *writing) end(keep bool) error {
+	e := w.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w.ended {
+		return nil
+	}
+	w.ended = true
+	e.Open--
+	err := e.known(&w.a)
+	if keep && err == nil {
+		e.blocks[w.a.NS][string(w.a.Key)] = &block{w.buf, w.a.Tag}
+		return nil
+	}
+	e.used -= w.a.Bytes
+	return err
+}
+
+type lease struct {
+	engine *Engine
+	block  *block
+	over   bool
+}
+
+func (l *lease) Bytes() int64 { return int64(len(l.block.data)) }
+func (l *lease) Tag() tag.Tag { return l.block.tag }
+
+func (l *lease) Data() []byte {
+	if l.engine.OnDisk {
+		return nil
+	}
+	return l.block.data
+}
+
+func (l *lease) Read(off int64, p []byte) error {
+	copy(p, l.block.data[off:])
+	return nil
+}
+
+func (l *lease) Release() {
+	l.engine.mu.Lock()
+	defer l.engine.mu.Unlock()
+	if !l.over {
+		l.over = true
+		l.engine.Open--
+	}
+}
+
+func (e *Engine) Acquire(ns server.NS, keys [][]byte, leases []server.Lease) (hits int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, k := range keys {
+		if b := e.blocks[ns][string(k)]; b != nil {
+			leases[i] = server.Lease{Leased: &lease{engine: e, block: b}}
+			e.Open++
+			hits++
+		}
+	}
+	return hits
+}
+
+func (e *Engine) Delete(ns server.NS, keys [][]byte, deleted []bool) (num int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, k := range keys {
+		b := e.blocks[ns][string(k)]
+		if deleted[i] = b != nil; deleted[i] {
+			e.used -= int64(len(b.data))
+			delete(e.blocks[ns], string(k))
+			num++
+		}
+	}
+	return num
+}
+
+func (e *Engine) Touch(_ server.NS, keys [][]byte) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Touched += len(keys)
+	return len(keys)
+}
+
+func (e *Engine) Pin(ns server.NS, keys [][]byte, _ time.Time, pinned []bool) int {
+	return e.Exists(ns, keys, pinned)
+}
+
+func (e *Engine) List(ns server.NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for k := range e.blocks[ns] {
+		if bytes.HasPrefix([]byte(k), prefix) {
+			keys = append(keys, []byte(k))
+		}
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	keys = keys[min(int(cursor), len(keys)):]
+	if len(keys) > n {
+		return keys[:n], cursor + uint64(n)
+	}
+	return keys, 0
+}
+
+func (e *Engine) Flush(deadline time.Time) error {
+	time.Sleep(min(e.FlushFor, time.Until(deadline)))
+	return nil
+}
+
+func (e *Engine) Bad(ns server.NS, key []byte) {
+	e.mu.Lock()
+	e.Bads++
+	e.mu.Unlock()
+	e.Delete(ns, [][]byte{key}, make([]bool, 1))
+}
+
+// Spoil flips a bit of a block.
+func (e *Engine) Spoil(key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, blocks := range e.blocks {
+		if b := blocks[key]; b != nil {
+			b.data[len(b.data)/2] ^= 1
+		}
+	}
+}
+
+// Counts are what is open, how many keys were touched and how many reported.
+func (e *Engine) Counts() (open, touched, bads int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.Open, e.Touched, e.Bads
+}
