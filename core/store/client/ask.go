@@ -1,0 +1,170 @@
+package client
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/moewire/moewire/core/pool"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// errNoAnswer means that the server is gone or was too slow.
+var errNoAnswer = errors.New("no answer")
+
+// ask is a request to one server that is answered by bytes.
+type ask struct {
+	said    message.Request // what is not of every request
+	payload []byte
+	most    int // bytes of the answer
+
+	via      *link // that has answered
+	answered bool
+	status   message.Status
+	answer   []byte
+}
+
+// fill adds what is asked for to a request.
+func (a *ask) fill(said *message.Request) {
+	said.Bytes, said.Handle, said.Offset = a.said.Bytes, a.said.Handle, a.said.Offset
+	said.KeyBytes, said.Parent = a.said.KeyBytes, a.said.Parent
+	said.NumKeys = max(said.NumKeys, a.said.NumKeys)
+}
+
+// answer reads the reply to an ask.
+func (l *link) answer(head *wire.Head, t *part) error {
+	n := int(head.PayloadBytes)
+	most := t.ask.most
+	if head.Refused {
+		most = message.MaxTextBytes
+	}
+	if head.PayloadBytes > int64(most) {
+		return message.ErrMalformed
+	}
+	b := make([]byte, n)
+	if err := l.in.Read(b); err != nil {
+		return err
+	}
+	if err := l.in.End(); err != nil {
+		return err
+	}
+	if t.call != nil {
+		t.ask.via, t.ask.answered, t.ask.status, t.ask.answer = l, true, message.Status(head.Status), b
+	}
+	return nil
+}
+
+// asked is a server, or one connection to it.
+type asked interface {
+	ask(t *part) bool
+	server() string
+}
+
+// one asks one server and waits. The error says why there is no answer, or none that serves.
+func (c *Client) one(p asked, t *part, timeout time.Duration) ([]byte, error) {
+	if timeout == 0 {
+		timeout = c.cfg.Timeout
+	}
+	place, err := c.place(time.Now().Add(timeout))
+	switch {
+	case errors.Is(err, pool.ErrClosed):
+		return nil, ErrClosed
+	case err != nil:
+		c.counts.Capped.Add(1)
+		return nil, ErrWouldBlock
+	}
+	k := &call{client: c, op: t.code, place: place, sync: true, ended: make(chan struct{})}
+	k.left.Store(1)
+	t.call, t.timeout = k, timeout
+	a := t.ask
+	if !p.ask(t) {
+		c.counts.Unreachable.Add(1)
+		t.complete()
+	}
+	c.wakeWatch()
+	<-k.ended
+	switch {
+	case k.Err != nil:
+		return nil, k.Err
+	case !a.answered:
+		return nil, fmt.Errorf("%s: %w", p.server(), errNoAnswer)
+	case a.status.Refuses():
+		c.counts.count(a.status)
+		return nil, fmt.Errorf("%s: %v %s", p.server(), a.status, a.answer)
+	}
+	return a.answer, nil
+}
+
+// Flush returns once all servers that can be reached have on their disks what was stored
+// before. The error names those that do not.
+func (c *Client) Flush(timeout time.Duration) error {
+	errs := make([]error, len(c.peers))
+	done := make(chan struct{})
+	for i, p := range c.peers {
+		c.start("store: flush", func() {
+			_, errs[i] = c.one(p, &part{code: message.Flush, ask: &ask{}}, timeout)
+			done <- struct{}{}
+		})
+	}
+	for range c.peers {
+		<-done
+	}
+	return errors.Join(errs...)
+}
+
+// Stats are what each server says of itself, as JSON; nil for one that says nothing.
+func (c *Client) Stats() map[string][]byte {
+	all := map[string][]byte{}
+	for _, p := range c.peers {
+		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: 1 << 20}}, 0)
+		if err != nil {
+			said = nil
+		}
+		all[p.name] = said
+	}
+	return all
+}
+
+// List calls f with the keys that begin with a prefix, until it returns false: those of one
+// server after the other. A server that does not answer is left out and named in the error.
+func (c *Client) List(prefix []byte, f func(key []byte) bool) error {
+	if len(prefix) > message.MaxKeyBytes {
+		return fmt.Errorf("%w: the prefix has %d bytes; allowed: %d", ErrArgument, len(prefix), message.MaxKeyBytes)
+	}
+	var errs []error
+	for _, p := range c.peers {
+		on, err := c.listOf(p, prefix, f)
+		errs = append(errs, err)
+		if !on {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Client) listOf(p *peer, prefix []byte, f func(key []byte) bool) (on bool, err error) {
+	for cursor := []byte(nil); ; {
+		a := &ask{payload: slices.Concat(prefix, cursor), most: 2 + message.MaxCursorBytes + message.MaxTableBytes}
+		a.said.KeyBytes, a.said.Parent = uint16(len(prefix)), uint16(len(cursor))
+		said, err := c.one(p, &part{code: message.List, ask: a}, 0)
+		if err != nil {
+			return true, err
+		}
+		keys, next, err := message.Listed(nil, said)
+		if err != nil {
+			return true, err
+		}
+		for _, k := range keys {
+			if !f(bytes.Clone(k)) {
+				return false, nil
+			}
+		}
+		if len(next) == 0 {
+			return true, nil
+		}
+		cursor = next
+	}
+}

@@ -1,0 +1,294 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/pool"
+	"github.com/moewire/moewire/core/store/message"
+)
+
+// Request is what may be submitted. Everything in it is by position.
+type Request struct {
+	// Op is message.Put, Get, Exists, Delete, Touch or Pin.
+	Op message.Code
+	// Keys are a chain in order, the beginning of a prompt first. They are copied.
+	Keys [][]byte
+	// Parent is the key before the first one, if any.
+	Parent []byte
+	// Buffers are where each block lies or goes, in pieces. They are the caller's again at
+	// the completion. A get without them gets memory of its own.
+	Buffers [][][]byte
+	// For is how long Pin holds.
+	For time.Duration
+	// Timeout is how long no byte may come or go; 0: Config.Timeout.
+	Timeout time.Duration
+}
+
+// Completion says how a request fared, by position.
+type Completion struct {
+	ID uint64
+	OK []bool
+	// Lengths are those of the blocks: -1 for a miss. A block for which the buffers have no
+	// room has its length and is not OK.
+	Lengths []int
+	Data    [][]byte // of a get without buffers
+	Err     error    // the client was closed
+}
+
+// call is a request that runs.
+type call struct {
+	Completion
+	client *Client
+	op     message.Code
+	place  pool.Lease[struct{}]
+	sync   bool
+	ended  chan struct{}
+	left   atomic.Int32 // parts
+}
+
+// part is what one message asks of one server.
+type part struct {
+	call    *call // nil: given up, or of nobody
+	code    message.Code
+	at      []int // positions of the keys in the call
+	keys    [][]byte
+	parent  []byte
+	bufs    [][][]byte
+	bytes   int           // put
+	hold    time.Duration // pin, lookup
+	timeout time.Duration
+
+	begun            int64 // on the clock of stream.Now
+	writing, reading bool  // its memory is in use
+	answered         bool  // while it was being written
+
+	next, off int      // get: what the next message of the reply is about
+	gave      [][]byte // memory that was made for what is got
+	ask       *ask     // what is of one server
+}
+
+func (c *Client) check(r *Request) error {
+	n := len(r.Keys)
+	if n == 0 || n > message.MaxKeys {
+		return fmt.Errorf("%w: %d keys given; allowed: 1 to %d", ErrArgument, n, message.MaxKeys)
+	}
+	for i, k := range r.Keys {
+		if !message.CheckKey(k) {
+			return fmt.Errorf("%w: key %d has %d bytes; allowed: 1 to %d", ErrArgument, i, len(k), message.MaxKeyBytes)
+		}
+	}
+	if len(r.Parent) > message.MaxKeyBytes {
+		return fmt.Errorf("%w: the parent has %d bytes; allowed: %d", ErrArgument, len(r.Parent), message.MaxKeyBytes)
+	}
+	if r.Timeout < 0 || r.For < 0 {
+		return fmt.Errorf("%w: a time is negative", ErrArgument)
+	}
+	switch r.Op {
+	case message.Put:
+		return checkBuffers(r)
+	case message.Get:
+		if r.Buffers != nil && len(r.Buffers) != n {
+			return fmt.Errorf("%w: %d buffers given for %d keys", ErrArgument, len(r.Buffers), n)
+		}
+		return nil
+	case message.Exists, message.Delete, message.Touch, message.Pin:
+		return nil
+	}
+	return fmt.Errorf("%w: operation %#x", ErrArgument, r.Op)
+}
+
+func checkBuffers(r *Request) error {
+	if len(r.Buffers) != len(r.Keys) {
+		return fmt.Errorf("%w: %d buffers given for %d keys", ErrArgument, len(r.Buffers), len(r.Keys))
+	}
+	total := 0
+	for i, b := range r.Buffers {
+		n := size(b)
+		if n > message.MaxBlockBytes {
+			return fmt.Errorf("%w: block %d has %d bytes; allowed: %d", ErrArgument, i, n, message.MaxBlockBytes)
+		}
+		total += n
+	}
+	if total > message.MaxBatchBytes && len(r.Keys) > 1 {
+		return fmt.Errorf("%w: the blocks have %d bytes together; allowed: %d, or one block", ErrArgument, total, message.MaxBatchBytes)
+	}
+	return nil
+}
+
+func size(pieces [][]byte) (n int) {
+	for _, p := range pieces {
+		n += len(p)
+	}
+	return n
+}
+
+// Submit begins a request, or returns an error and does nothing.
+func (c *Client) Submit(r Request) (uint64, error) {
+	if err := c.check(&r); err != nil {
+		return 0, err
+	}
+	place, err := c.places.Get()
+	if err != nil {
+		return 0, c.busy()
+	}
+	k := c.newCall(&r, place)
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		_ = c.places.Put(place)
+		return 0, ErrClosed
+	}
+	c.nextID++
+	k.ID = c.nextID
+	c.calls[k.ID] = k
+	c.mu.Unlock()
+	c.begin(k, &r)
+	return k.ID, nil
+}
+
+func (c *Client) busy() error {
+	if c.isClosed() {
+		return ErrClosed
+	}
+	c.counts.Capped.Add(1)
+	return ErrWouldBlock
+}
+
+func (c *Client) newCall(r *Request, place pool.Lease[struct{}]) *call {
+	n := len(r.Keys)
+	k := &call{client: c, op: r.Op, place: place, ended: make(chan struct{})}
+	k.OK, k.Lengths = make([]bool, n), make([]int, n)
+	for i := range k.Lengths {
+		k.Lengths[i] = -1
+	}
+	if r.Op == message.Get && r.Buffers == nil {
+		k.Data = make([][]byte, n)
+	}
+	return k
+}
+
+// begin spreads a call over the servers.
+func (c *Client) begin(k *call, r *Request) {
+	timeout := r.Timeout
+	if timeout == 0 {
+		timeout = c.cfg.Timeout
+	}
+	parts := c.split(k, r)
+	k.left.Store(int32(len(parts)))
+	for _, p := range parts {
+		p.timeout, p.hold = timeout, r.For
+		c.peers[c.serverOf(p.keys[0])].submit(p)
+	}
+	c.wakeWatch()
+}
+
+// split makes a part of each block to be put, else of the keys of each server.
+func (c *Client) split(k *call, r *Request) []*part {
+	if r.Op == message.Put {
+		return puts(k, r)
+	}
+	byServer := make([]*part, len(c.peers))
+	var parts []*part
+	for i, key := range r.Keys {
+		at := c.serverOf(key)
+		p := byServer[at]
+		if p == nil {
+			p = &part{call: k, code: r.Op}
+			byServer[at] = p
+			parts = append(parts, p)
+		}
+		p.at = append(p.at, i)
+		p.keys = append(p.keys, slices.Clone(key))
+		if r.Buffers != nil {
+			p.bufs = append(p.bufs, r.Buffers[i])
+		}
+	}
+	return parts
+}
+
+func puts(k *call, r *Request) []*part {
+	parts := make([]*part, len(r.Keys))
+	parent := slices.Clone(r.Parent)
+	for i, key := range r.Keys {
+		key = slices.Clone(key)
+		parts[i] = &part{
+			call: k, code: r.Op, at: []int{i}, keys: [][]byte{key}, parent: parent,
+			bufs: [][][]byte{r.Buffers[i]}, bytes: size(r.Buffers[i]),
+		}
+		parent = key
+	}
+	return parts
+}
+
+// end is one part less.
+func (k *call) end() {
+	if k.left.Add(-1) == 0 {
+		k.client.finish(k)
+	}
+}
+
+func (c *Client) finish(k *call) {
+	if c.isClosed() {
+		k.Err = ErrClosed
+	}
+	_ = c.places.Put(k.place)
+	if !k.sync {
+		c.mu.Lock()
+		c.done = append(c.done, k)
+		if len(c.done) == 1 && !c.closed {
+			_ = sys.Signal(c.event)
+		}
+		c.mu.Unlock()
+	}
+	close(k.ended)
+}
+
+// Drain appends the completions that there are to dst.
+func (c *Client) Drain(dst []Completion) []Completion {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.done) == 0 {
+		return dst
+	}
+	for _, k := range c.done {
+		dst = append(dst, k.Completion)
+		delete(c.calls, k.ID)
+	}
+	c.done = c.done[:0]
+	if !c.closed {
+		_ = sys.Unsignal(c.event)
+	}
+	return dst
+}
+
+// Wait waits for one request, and takes its completion out of what Drain gives.
+func (c *Client) Wait(id uint64, deadline time.Time) (Completion, error) {
+	c.mu.Lock()
+	k := c.calls[id]
+	c.mu.Unlock()
+	if k == nil {
+		return Completion{}, fmt.Errorf("%w: request %d given; allowed: one that was submitted and not drained", ErrArgument, id)
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-k.ended:
+	case <-timer.C:
+		return Completion{}, ErrDeadline
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls[id] == nil {
+		return Completion{}, fmt.Errorf("%w: request %d was drained meanwhile", ErrArgument, id)
+	}
+	delete(c.calls, id)
+	c.done = slices.DeleteFunc(c.done, func(other *call) bool { return other == k })
+	if len(c.done) == 0 && !c.closed {
+		_ = sys.Unsignal(c.event)
+	}
+	return k.Completion, nil
+}

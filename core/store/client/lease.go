@@ -1,0 +1,140 @@
+package client
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+// Lease is a block that a server keeps until Release, the end of its time or of the
+// connection. Safe for concurrent use.
+type Lease struct {
+	client *Client
+	link   *link // its handles are those of the connection
+	handle uint64
+	key    []byte
+	bytes  int
+	tag    tag.Tag
+	over   atomic.Bool
+}
+
+// Lookup leases blocks for a time, which the server may shorten: 0 is what it likes. By
+// position; nil is a miss.
+func (c *Client) Lookup(keys [][]byte, hold time.Duration) ([]*Lease, error) {
+	r := Request{Op: message.Exists, Keys: keys, For: hold}
+	if err := c.check(&r); err != nil {
+		return nil, err
+	}
+	leases := make([]*Lease, len(keys))
+	for _, t := range c.split(nil, &r) {
+		if err := c.lookup(t, hold, leases); err != nil && c.isClosed() {
+			return nil, ErrClosed
+		}
+	}
+	return leases, nil
+}
+
+// lookup asks one server for its keys. No answer is a miss.
+func (c *Client) lookup(t *part, hold time.Duration, leases []*Lease) error {
+	p := c.peers[c.serverOf(t.keys[0])]
+	n, keys, at := len(t.keys), t.keys, t.at
+	a := &ask{most: n * message.LookupBytes}
+	t.code, t.ask, t.hold = message.Lookup, a, hold
+	said, err := c.one(p, t, 0)
+	if err != nil {
+		c.counts.Misses.Add(uint64(n))
+		return err
+	}
+	if len(said) != n*message.LookupBytes {
+		return message.ErrMalformed
+	}
+	for i := range n {
+		var e message.Entry
+		if err := e.Decode(said[i*message.LookupBytes : (i+1)*message.LookupBytes]); err != nil {
+			return err
+		}
+		if e.Status != message.OK {
+			c.counts.Misses.Add(1)
+			continue
+		}
+		c.counts.Hits.Add(1)
+		leases[at[i]] = &Lease{
+			client: c, link: a.via, handle: e.Handle, key: bytes.Clone(keys[i]), bytes: int(e.Bytes), tag: e.Tag,
+		}
+	}
+	return nil
+}
+
+// Bytes is the length of the block.
+func (l *Lease) Bytes() int { return l.bytes }
+
+// Read reads the whole block into pieces that have room for it, and compares its tag. false:
+// the lease is over, the server is gone, or the bytes are wrong, which is counted.
+func (l *Lease) Read(pieces [][]byte) (bool, error) {
+	if size(pieces) < l.bytes {
+		return false, fmt.Errorf("%w: buffers of %d bytes given for a block of %d", ErrArgument, size(pieces), l.bytes)
+	}
+	tagger := tag.New(l.client.digest)
+	tagger.Begin(l.key, l.bytes)
+	dst := slices.Clone(pieces)
+	for off := 0; off < l.bytes; {
+		n := min(l.bytes-off, message.PartBytes)
+		a := &ask{most: n}
+		a.said.Handle, a.said.Offset, a.said.Bytes = l.handle, uint64(off), uint32(n)
+		said, err := l.ask(message.Read, a)
+		if err != nil || len(said) != n {
+			return false, l.closed()
+		}
+		tagger.Write(said)
+		dst = fillPieces(dst, said)
+		off += n
+	}
+	if tagger.Tag() != l.tag {
+		l.client.counts.BadTags.Add(1)
+		return false, nil
+	}
+	return true, nil
+}
+
+// closed is an error if the client is closed: everything else is a miss.
+func (l *Lease) closed() error {
+	if l.client.isClosed() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// ask asks by way of the link that the lease is of.
+func (l *Lease) ask(code message.Code, a *ask) ([]byte, error) {
+	if l.over.Load() {
+		return nil, errNoAnswer
+	}
+	return l.client.one(l.link, &part{code: code, ask: a}, 0)
+}
+
+// Release ends the lease. Idempotent.
+func (l *Lease) Release() {
+	if l.over.Swap(true) {
+		return
+	}
+	a := &ask{payload: message.AppendHandle(nil, l.handle)}
+	a.said.NumKeys = 1
+	_, _ = l.client.one(l.link, &part{code: message.Release, ask: a}, 0)
+}
+
+// fillPieces copies b to the beginning of pieces and returns what is left of them.
+func fillPieces(pieces [][]byte, b []byte) [][]byte {
+	for len(b) > 0 {
+		n := copy(pieces[0], b)
+		pieces[0], b = pieces[0][n:], b[n:]
+		if len(pieces[0]) == 0 {
+			pieces = pieces[1:]
+		}
+	}
+	return pieces
+}

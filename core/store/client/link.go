@@ -1,0 +1,270 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// errHung is why a link ends over which nothing comes any more.
+var errHung = errors.New("the server does not answer")
+
+// link is one connection to a server. Its parts are its own until it has ended, and
+// complete then: so no memory of a caller is touched after its completion.
+type link struct {
+	peer   *peer
+	nc     net.Conn
+	in     *stream.Reader
+	opened message.Opened
+
+	mu      sync.Mutex
+	wake    sync.Cond
+	queue   []*part // not sent
+	running map[uint64]*part
+	nextID  uint64
+	err     error // why it ends
+	sending bool  // something is being written
+
+	wrote atomic.Int64 // when bytes went last
+
+	writing sync.Mutex // out and what it sends
+	out     *stream.Writer
+	shut    bool // nothing may be sent any more
+	head    wire.Head
+	extra   [message.RequestBytes]byte
+	table   []byte
+	pieces  [][]byte
+	maker   *tag.Tagger // of tags of blocks that are put
+
+	entries []byte
+	hits    []bool
+	fates   [message.MaxKeys]fate
+	checker *tag.Tagger // of tags of blocks that come
+}
+
+func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
+	timeout := p.client.cfg.Timeout
+	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, maker: tag.New(p.client.digest)}
+	l.checker = l.maker.Clone()
+	l.wake.L = &l.mu
+	l.in = stream.NewReader(nc, session, stream.Limits{Idle: timeout, Total: time.Minute})
+	l.out = stream.NewWriter(nc, session, timeout, func() { l.wrote.Store(stream.Now()) })
+	return l
+}
+
+// open opens the namespace, before anything else is sent.
+func (l *link) open() error {
+	l.table = l.peer.client.cfg.Namespace.Append(l.table[:0])
+	said := message.Request{}
+	l.head = wire.Head{Code: message.Open, Extra: said.Encode(l.extra[:])}
+	if err := l.out.Append(&l.head, [][]byte{l.table}); err != nil {
+		return err
+	}
+	if err := l.out.Flush(); err != nil {
+		return err
+	}
+	head, err := l.in.Next()
+	if err != nil {
+		return err
+	}
+	if head.Code != message.Open || !head.Reply || head.PayloadBytes > message.OpenedBytes || head.Refused {
+		return fmt.Errorf("the namespace was refused: %v", message.Status(head.Status))
+	}
+	reply := make([]byte, head.PayloadBytes)
+	if err := l.in.Read(reply); err != nil {
+		return err
+	}
+	if err := l.in.End(); err != nil {
+		return err
+	}
+	if err := l.opened.Decode(reply); err != nil {
+		return err
+	}
+	return l.nc.SetDeadline(time.Time{})
+}
+
+// run serves the link until it has ended, and completes what it has left.
+func (l *link) run() {
+	done := make(chan struct{})
+	safego.Go("store: sender", func() { defer close(done); l.send() }, func(err error) { l.fail(err) })
+	err := safego.Call("store: receiver", func() { l.fail(l.receive()) })
+	l.fail(err)
+	<-done
+	l.writing.Lock() // a submitter may be about to write
+	defer l.writing.Unlock()
+	l.shut = true
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.queue {
+		t.complete()
+	}
+	for _, t := range l.running {
+		t.complete()
+	}
+	l.queue, l.running = nil, nil
+}
+
+// complete ends a part whose memory is not used any more.
+func (t *part) complete() {
+	if t.call != nil {
+		k := t.call
+		t.call, t.bufs = nil, nil
+		k.end()
+	}
+}
+
+// fail ends the link; the first error counts.
+func (l *link) fail(err error) {
+	if err == nil {
+		err = net.ErrClosed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+		_ = l.nc.Close()
+		l.wake.Broadcast()
+	}
+}
+
+func (l *link) cause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) server() string { return l.peer.name }
+
+// ask takes a part, unless the link has ended. Where nothing else runs it is sent at once
+// if it is small: the socket has room then, so that this does not wait.
+func (l *link) ask(t *part) bool {
+	t.begun = stream.Now()
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return false
+	}
+	if len(l.running) > 0 || len(l.queue) > 0 || l.sending || t.bytes > smallPutBytes {
+		l.queue = append(l.queue, t)
+		l.wake.Signal()
+		l.mu.Unlock()
+		return true
+	}
+	id := l.take(t)
+	l.mu.Unlock()
+	l.transmit(id, t, true)
+	return true
+}
+
+const smallPutBytes = 8 << 10
+
+// take makes a part one that runs.
+func (l *link) take(t *part) uint64 {
+	l.nextID++
+	l.running[l.nextID] = t
+	t.writing, l.sending = true, true
+	return l.nextID
+}
+
+// settle ends what take has begun, when the message was written.
+func (l *link) settle(t *part, err error) {
+	l.mu.Lock()
+	t.writing, l.sending = false, false
+	answered := t.answered
+	l.wake.Signal()
+	l.mu.Unlock()
+	if answered {
+		t.complete()
+	}
+	if err != nil {
+		l.fail(err)
+	}
+}
+
+// send is the writer: it sends what is queued, as much at a time as the server has granted.
+func (l *link) send() {
+	for {
+		id, t, more := l.next()
+		if t == nil {
+			return
+		}
+		l.transmit(id, t, !more)
+	}
+}
+
+// transmit writes the message of a part that was taken.
+func (l *link) transmit(id uint64, t *part, flush bool) {
+	l.writing.Lock()
+	err := net.ErrClosed
+	if !l.shut {
+		if err = l.write(id, t); err == nil && flush {
+			err = l.out.Flush()
+		}
+	}
+	l.writing.Unlock()
+	l.settle(t, err)
+}
+
+// next waits for a part that may be sent; nil: the link has ended. more: another one may be
+// sent right after it.
+func (l *link) next() (id uint64, t *part, more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.err == nil && (len(l.queue) == 0 || l.sending || len(l.running) >= int(l.opened.Contexts)) {
+		l.wake.Wait()
+	}
+	if l.err != nil {
+		return 0, nil, false
+	}
+	t, l.queue = l.queue[0], l.queue[1:]
+	id = l.take(t)
+	return id, t, len(l.queue) > 0 && len(l.running) < int(l.opened.Contexts)
+}
+
+// write seals the message of a part and writes it, or keeps it until the next Flush.
+func (l *link) write(id uint64, t *part) error {
+	said := message.Request{Namespace: l.opened.Namespace, NumKeys: uint16(len(t.keys)), DeadlineUs: micros(t.timeout)}
+	if t.code == message.Lookup {
+		said.DeadlineUs = micros(t.hold)
+	}
+	l.table, l.pieces = l.table[:0], l.pieces[:0]
+	switch t.code {
+	case message.Put:
+		key := t.keys[0]
+		said.NumKeys, said.KeyBytes, said.Parent, said.Bytes = 0, uint16(len(key)), uint16(len(t.parent)), uint32(t.bytes)
+		said.Tag = l.maker.Of(key, t.bufs[0]...)
+		l.table = append(append(l.table, key...), t.parent...)
+	default:
+		for _, k := range t.keys {
+			l.table = message.AppendKey(l.table, k)
+		}
+		if t.code == message.Pin {
+			said.Handle = uint64(t.hold / time.Microsecond)
+		}
+		if t.ask != nil {
+			t.ask.fill(&said)
+			l.table = append(l.table, t.ask.payload...)
+		}
+	}
+	l.pieces = append(l.pieces, l.table)
+	if t.code == message.Put {
+		l.pieces = append(l.pieces, t.bufs[0]...)
+	}
+	l.head = wire.Head{Code: t.code, Request: id, Extra: said.Encode(l.extra[:])}
+	err := l.out.Append(&l.head, l.pieces)
+	clear(l.pieces)
+	return err
+}
+
+func micros(d time.Duration) uint32 {
+	return uint32(min(int64(d/time.Microsecond), 1<<32-1))
+}

@@ -1,0 +1,174 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// Conn is a connection to a server.
+type Conn = net.Conn
+
+func dialTCP(ctx context.Context, addr string) (Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// peer is one server. Its breaker is closed while it has a link; else what is asked of it is
+// a miss at once.
+type peer struct {
+	client *Client
+	number int
+	name   string
+	first  chan error // how the first try ended
+
+	mu      sync.Mutex
+	link    *link
+	lastErr error
+	closed  bool
+}
+
+func newPeer(c *Client, number int, name string) *peer {
+	return &peer{client: c, number: number, name: name, first: make(chan error, 1)}
+}
+
+// keep keeps a link to the server: the one probe in the background.
+func (p *peer) keep() {
+	cfg := &p.client.cfg
+	for wait, first := cfg.ProbeMin, true; !p.client.isClosed(); first = false {
+		l, err := p.connect()
+		p.set(l, err)
+		if first {
+			p.first <- err
+		}
+		if err == nil {
+			wait = p.live(l)
+		} else {
+			p.client.counts.ProbesFailed.Add(1)
+		}
+		if !p.sleep(wait) {
+			return
+		}
+		wait = min(max(2*wait, cfg.ProbeMin), cfg.ProbeMax)
+	}
+}
+
+// live serves a link to its end, and says when to try again: at once if it was well for a
+// while.
+func (p *peer) live(l *link) time.Duration {
+	began := time.Now()
+	l.run()
+	p.set(nil, l.cause())
+	if time.Since(began) > p.client.cfg.ProbeMax {
+		return 0
+	}
+	return p.client.cfg.ProbeMin
+}
+
+func (p *peer) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.client.closing:
+		return false
+	}
+}
+
+// set is the breaker.
+func (p *peer) set(l *link, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l == nil && p.link != nil {
+		p.client.counts.Broken.Add(1)
+	}
+	p.link, p.lastErr = l, err
+	if p.closed && l != nil {
+		l.fail(ErrClosed)
+	}
+}
+
+func (p *peer) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.link != nil {
+		p.link.fail(ErrClosed)
+	}
+}
+
+// submit hands a part to the link, or makes it a miss.
+func (p *peer) submit(t *part) {
+	if !p.ask(t) {
+		p.client.counts.Unreachable.Add(uint64(len(t.keys)))
+		t.complete()
+	}
+}
+
+// ask hands a part to the link; false: there is none.
+func (p *peer) ask(t *part) bool {
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	return l != nil && l.ask(t)
+}
+
+func (p *peer) server() string { return p.name }
+
+// connect makes a link. ErrRefused: the server is there and does not want this client.
+func (p *peer) connect() (*link, error) {
+	cfg := &p.client.cfg
+	deadline := time.Now().Add(cfg.Connect)
+	ctx, cancel := context.WithDeadline(p.client.ctx, deadline)
+	defer cancel()
+	nc, err := cfg.Dial(ctx, p.name)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	defer stop()
+	l, err := p.greet(nc, deadline)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (p *peer) greet(nc net.Conn, deadline time.Time) (*link, error) {
+	cfg := &p.client.cfg
+	session, err := stream.Handshake(nc, wire.RoleClient, wire.Config{
+		Keys: cfg.Keys, Protection: cfg.Protection, Ordered: true, MaxPayloadBytes: message.MaxPayloadBytes,
+		Blob: message.Hello(), Counters: &p.client.counts.Frames, Now: cfg.Now,
+	}, deadline)
+	if err != nil {
+		return nil, p.refusal(err)
+	}
+	l := newLink(p, nc, session)
+	if err := nc.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// refusal tells a server that does not want this client from one that is gone.
+func (p *peer) refusal(err error) error {
+	var refused *wire.RefusedError
+	switch {
+	case errors.Is(err, stream.ErrSilent), errors.As(err, &refused) && refused.Reason != wire.ErrBusy:
+		p.client.counts.Refused.Add(1)
+		return fmt.Errorf("%w: %s: %w", ErrRefused, p.name, err)
+	}
+	return err
+}

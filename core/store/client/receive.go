@@ -1,0 +1,312 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// receive reads replies until the link ends.
+func (l *link) receive() error {
+	for {
+		head, err := l.in.Next()
+		if err != nil {
+			return err
+		}
+		t := l.reached(head.Request)
+		if t == nil || !head.Reply || head.Code != t.code {
+			return fmt.Errorf("%w: a reply to nothing", message.ErrMalformed)
+		}
+		last, err := l.reply(&head, t)
+		if err != nil {
+			return err
+		}
+		l.replied(head.Request, t, last)
+	}
+}
+
+// reached finds the part that a reply is for, and keeps its memory.
+func (l *link) reached(id uint64) *part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.running[id]
+	if t != nil {
+		t.reading = true
+	}
+	return t
+}
+
+// replied lets a part go on, or ends it with the last message of its reply.
+func (l *link) replied(id uint64, t *part, last bool) {
+	l.mu.Lock()
+	t.reading = false
+	if last {
+		delete(l.running, id)
+		l.wake.Signal()
+	}
+	t.answered = last
+	over := last && !t.writing // else who writes it ends it
+	l.mu.Unlock()
+	if over {
+		t.complete()
+	}
+}
+
+// reply reads one message of a reply.
+func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
+	status := message.Status(head.Status)
+	counts := &l.peer.client.counts
+	if t.ask != nil {
+		return true, l.answer(head, t)
+	}
+	if head.Refused {
+		counts.count(status)
+		return true, l.in.End()
+	}
+	switch t.code {
+	case message.Get:
+		return l.part(head, t)
+	case message.Put:
+		if err := l.in.End(); err != nil {
+			return true, err
+		}
+		counts.count(status)
+		l.accept(t, 0, t.bytes)
+		return true, nil
+	case message.Exists, message.Delete, message.Pin:
+		return true, l.found(head, t)
+	}
+	return true, l.in.End()
+}
+
+// accept says that a key is done well.
+func (l *link) accept(t *part, i, n int) {
+	if t.call != nil {
+		t.call.OK[t.at[i]], t.call.Lengths[t.at[i]] = true, n
+	}
+}
+
+func (l *link) found(head *wire.Head, t *part) error {
+	n := len(t.keys)
+	if head.PayloadBytes != int64(message.FoundBytes(n)) {
+		return message.ErrMalformed
+	}
+	b := l.room(message.FoundBytes(n))
+	if err := l.in.Read(b); err != nil {
+		return err
+	}
+	if err := l.in.End(); err != nil {
+		return err
+	}
+	found := l.marks(n)
+	if _, err := message.Found(b, found); err != nil {
+		return err
+	}
+	for i, yes := range found {
+		if yes {
+			l.accept(t, i, 0)
+		}
+	}
+	return nil
+}
+
+func (l *link) room(n int) []byte {
+	if cap(l.entries) < n {
+		l.entries = make([]byte, n)
+	}
+	return l.entries[:n]
+}
+
+func (l *link) marks(n int) []bool {
+	if cap(l.hits) < n {
+		l.hits = make([]bool, message.MaxKeys)
+	}
+	clear(l.hits[:n])
+	return l.hits[:n]
+}
+
+// part reads a part of a get's reply: its table, and the blocks to where they belong. Only
+// when all of the message was genuine is a block one.
+func (l *link) part(head *wire.Head, t *part) (last bool, err error) {
+	var p message.Part
+	if err := p.Decode(head.Extra, len(t.keys)); err != nil {
+		return false, err
+	}
+	n := int(p.NumKeys)
+	if int(p.First) != t.next || int(p.Offset) != t.off {
+		return false, message.ErrMalformed
+	}
+	table := l.room(n * message.EntryBytes)
+	if err := l.in.Read(table); err != nil {
+		return false, err
+	}
+	fates := l.fates[:n]
+	for i := range n {
+		var e message.Entry
+		if err := e.Decode(table[i*message.EntryBytes : (i+1)*message.EntryBytes]); err != nil {
+			return false, err
+		}
+		if fates[i], err = l.block(t, &p, int(p.First)+i, &e); err != nil {
+			return false, err
+		}
+	}
+	if l.in.Left() != 0 {
+		return false, message.ErrMalformed
+	}
+	if err := l.in.End(); err != nil {
+		return false, err
+	}
+	l.took(t, &p, table, fates)
+	return p.Last, nil
+}
+
+// fate is what became of the bytes of a key, if the message that they are of is genuine.
+type fate uint8
+
+const (
+	fateNone fate = iota // a miss, no room, or more is to come
+	fateGood             // a whole block and its tag
+	fateBad              // a whole block and another tag
+)
+
+// block reads the bytes of one key.
+func (l *link) block(t *part, p *message.Part, i int, e *message.Entry) (fate, error) {
+	n := p.Data(e)
+	if e.Status != message.OK {
+		return fateNone, nil
+	}
+	if n == 0 && e.Bytes > 0 {
+		return fateNone, message.ErrMalformed
+	}
+	dst := t.place(i, e, p.Offset == 0)
+	if dst == nil && e.Bytes > 0 {
+		return fateNone, l.skip(n)
+	}
+	if p.Offset == 0 {
+		l.checker.Begin(t.keys[i], int(e.Bytes))
+	}
+	if err := l.scatter(dst, int(p.Offset), n); err != nil {
+		return fateNone, err
+	}
+	switch {
+	case p.Offset+uint32(n) < e.Bytes:
+		return fateNone, nil
+	case l.checker.Tag() == e.Tag:
+		return fateGood, nil
+	}
+	return fateBad, nil
+}
+
+// complain tells the server of a block that its tag does not fit.
+func (l *link) complain(key []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.queue = append(l.queue, &part{code: message.Bad, keys: [][]byte{key}, timeout: l.peer.client.cfg.Timeout})
+		l.wake.Signal()
+	}
+}
+
+// place is where a block goes; nil: there is no room, or it was given up.
+func (t *part) place(i int, e *message.Entry, first bool) [][]byte {
+	switch {
+	case t.call == nil:
+		return nil
+	case t.call.Data != nil:
+		return t.give(i, int(e.Bytes), first)
+	case size(t.bufs[i]) < int(e.Bytes):
+		return nil
+	}
+	return t.bufs[i]
+}
+
+// give makes memory for a block where the caller has given none.
+func (t *part) give(i, n int, first bool) [][]byte {
+	if t.gave == nil {
+		t.gave = make([][]byte, len(t.keys))
+	}
+	if first {
+		t.gave[i] = make([]byte, n)
+	}
+	if len(t.gave[i]) != n {
+		return nil
+	}
+	return t.gave[i : i+1]
+}
+
+// scatter reads n bytes into pieces, from off on.
+func (l *link) scatter(dst [][]byte, off, n int) error {
+	for _, p := range dst {
+		if off >= len(p) {
+			off -= len(p)
+			continue
+		}
+		p = p[off:]
+		p, off = p[:min(len(p), n)], 0
+		n -= len(p)
+		for len(p) > 0 {
+			m := min(len(p), 256<<10)
+			if err := l.in.Read(p[:m]); err != nil {
+				return err
+			}
+			l.checker.Write(p[:m])
+			p = p[m:]
+		}
+		if n == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+func (l *link) skip(n int) error {
+	var scratch [tag.ChunkBytes]byte
+	for n > 0 {
+		m := min(n, len(scratch))
+		if err := l.in.Read(scratch[:m]); err != nil {
+			return err
+		}
+		n -= m
+	}
+	return nil
+}
+
+// took notes what a genuine message has brought.
+func (l *link) took(t *part, p *message.Part, table []byte, fates []fate) {
+	for i := range fates {
+		var e message.Entry
+		_ = e.Decode(table[i*message.EntryBytes : (i+1)*message.EntryBytes])
+		at := int(p.First) + i
+		end := int(p.Offset) + p.Data(&e)
+		if e.Status == message.OK && end < int(e.Bytes) {
+			t.next, t.off = at, end
+			return
+		}
+		t.next, t.off = at+1, 0
+		l.note(t, at, &e, fates[i])
+	}
+}
+
+func (l *link) note(t *part, at int, e *message.Entry, f fate) {
+	counts := &l.peer.client.counts
+	switch {
+	case t.call == nil:
+		return
+	case f == fateBad: // somewhere between the writer and here, and not in this connection
+		counts.BadTags.Add(1)
+		l.complain(t.keys[at])
+	case f == fateGood:
+		counts.Hits.Add(1)
+		l.accept(t, at, int(e.Bytes))
+		if t.call.Data != nil {
+			t.call.Data[t.at[at]] = t.gave[at]
+		}
+	case e.Status == message.OK && t.call.Data == nil && size(t.bufs[at]) < int(e.Bytes):
+		counts.TooSmall.Add(1)
+		t.call.Lengths[t.at[at]] = int(e.Bytes)
+	default:
+		counts.Misses.Add(1)
+	}
+}

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// Counters count what became of keys and connections, by reason. Safe for concurrent use.
+type Counters struct {
+	Hits, Misses atomic.Uint64
+	BadTags      atomic.Uint64 // bytes that are not those that were written: misses
+	TooSmall     atomic.Uint64 // a buffer
+	Late         atomic.Uint64 // no progress until the deadline
+	Unreachable  atomic.Uint64 // the server is known to be gone
+	Capped       atomic.Uint64 // this client's own bound
+	Broken       atomic.Uint64 // links that ended
+	ProbesFailed atomic.Uint64
+	Refused      atomic.Uint64 // handshakes
+	Frames       wire.Counters
+	statuses     [message.NumStatuses]atomic.Uint64
+}
+
+func (c *Counters) count(s message.Status) {
+	if s < message.NumStatuses {
+		c.statuses[s].Add(1)
+	}
+}
+
+// Replies is how many puts, or refusals of anything, had a status.
+func (c *Counters) Replies(s message.Status) uint64 { return c.statuses[s].Load() }
+
+// Counters are this client's.
+func (c *Client) Counters() *Counters { return &c.counts }
+
+// Up is how many servers there are at this moment, and why the others are not there.
+func (c *Client) Up() (up int, why []error) {
+	for _, p := range c.peers {
+		p.mu.Lock()
+		if p.link != nil {
+			up++
+		} else if p.lastErr != nil {
+			why = append(why, p.lastErr)
+		}
+		p.mu.Unlock()
+	}
+	return up, why
+}

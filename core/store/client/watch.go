@@ -1,0 +1,94 @@
+package client
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/store/stream"
+)
+
+// forever is when there is nothing to watch.
+const forever = time.Duration(1 << 62)
+
+// watch holds what runs to its deadlines.
+func (c *Client) watch() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next := forever
+		for _, p := range c.peers {
+			p.mu.Lock()
+			l := p.link
+			p.mu.Unlock()
+			if l != nil {
+				next = min(next, l.expire())
+			}
+		}
+		var at <-chan time.Time
+		if next < forever {
+			timer.Reset(max(next, time.Millisecond))
+			at = timer.C
+		}
+		select {
+		case <-c.closing:
+			return
+		case <-c.kick:
+		case <-at:
+		}
+	}
+}
+
+func (c *Client) wakeWatch() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// expire gives up what is late, ends a link over which nothing comes, and says when there is
+// something to do again. A part whose memory is in use ends with the link, or goes on.
+func (l *link) expire() (next time.Duration) {
+	now, next := stream.Now(), forever
+	late, hung := l.late(now, &next)
+	for _, t := range late {
+		l.peer.client.counts.Late.Add(uint64(len(t.keys)))
+		t.complete()
+	}
+	if hung {
+		l.fail(errHung)
+	}
+	return next
+}
+
+func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	queue := l.queue[:0]
+	for _, t := range l.queue {
+		if l.over(t, now, t.timeout, next) {
+			late = append(late, t)
+		} else {
+			queue = append(queue, t)
+		}
+	}
+	clear(l.queue[len(queue):])
+	l.queue = queue
+	for _, t := range l.running {
+		if t.call != nil && !t.writing && !t.reading && l.over(t, now, t.timeout, next) {
+			given := *t // the one in the table stays, for the reply
+			late = append(late, &given)
+			t.call, t.bufs = nil, nil
+		}
+		hung = l.over(t, now, max(t.timeout, l.peer.client.cfg.Timeout), next) || hung
+	}
+	return late, hung
+}
+
+// over reports whether nothing has come for so long, since a part was begun.
+func (l *link) over(t *part, now int64, timeout time.Duration, next *time.Duration) bool {
+	left := time.Duration(max(t.begun, l.in.Progress(), l.wrote.Load())+int64(timeout)) - time.Duration(now)
+	if left <= 0 {
+		return true
+	}
+	*next = min(*next, left)
+	return false
+}
