@@ -62,6 +62,17 @@ var layers = []layer{
 
 	// The block store.
 	{"core/store/tag", []string{"core/internal/gmac"}},
+	{"core/store/message", []string{"core/store/tag"}},
+	{"core/store/stream", []string{"core/wire"}},
+	{"core/store/server", []string{
+		"core/internal/accept", "core/internal/safego", "core/pool", "core/wire",
+		"core/store/tag", "core/store/message", "core/store/stream",
+	}},
+	{"core/store/server/servertest", []string{"core/store/tag", "core/store/server"}},
+	{"core/store/client", []string{
+		"core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
+		"core/store/tag", "core/store/message", "core/store/stream",
+	}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/device", []string{"core/ep/protocol"}},
