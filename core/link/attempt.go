@@ -44,12 +44,13 @@ func (l *Link) drain(until time.Time) error {
 	if err != nil {
 		return errors.Join(err, failure)
 	}
-	round := l.poller.rounds.Load()
-	l.poller.carrier.Wake()
-	if err := l.pauseUntil(until, func() bool { return l.poller.rounds.Load() != round }); err != nil {
+	poller := l.present().poller
+	round := poller.rounds.Load()
+	poller.carrier.Wake()
+	if err := l.pauseUntil(until, func() bool { return poller.rounds.Load() != round }); err != nil {
 		return err
 	}
-	l.poller.remove(old.ID(), l)
+	poller.remove(old.ID(), l)
 	return nil
 }
 
@@ -107,6 +108,36 @@ func (l *Link) waitFor(until, at time.Time, so func() bool) error {
 	return l.mayGoOn(until)
 }
 
+// prepare ends the endpoint before the next attempt, and chooses that one's carrier.
+func (l *Link) prepare(until time.Time, cause error) error {
+	if err := l.drain(until); err != nil {
+		return err
+	}
+	l.noteProgress()
+	if err := l.goOver(until, cause); err != nil {
+		return err
+	}
+	return l.countTry()
+}
+
+// noteProgress begins to count anew if something has come.
+func (l *Link) noteProgress() {
+	m := &l.reconnector
+	if moved := l.send.acked.Load() + l.recv.seen; moved != m.moved {
+		m.moved, m.tries, m.failed = moved, 0, 0
+	}
+}
+
+// countTry bounds connections that lead to nothing.
+func (l *Link) countTry() error {
+	m := &l.reconnector
+	if m.failed >= m.cfg.Tries {
+		return fmt.Errorf("%w, %d of them in a row", errNoProgress, m.failed)
+	}
+	m.tries++
+	return nil
+}
+
 // attempt makes one connection; nil: the link is up.
 func (l *Link) attempt(until time.Time) error {
 	m := &l.reconnector
@@ -120,7 +151,7 @@ func (l *Link) attempt(until time.Time) error {
 	if err := l.sendMessage(until, number, own); err != nil {
 		return err
 	}
-	if err := l.await(until, number, func() bool { return m.peer(&m.offer.number) == number }); err != nil {
+	if err := l.awaitOffer(until, number); err != nil {
 		return err
 	}
 	if err := l.join(until); err != nil {
@@ -140,6 +171,17 @@ func (l *Link) attempt(until time.Time) error {
 		return err
 	}
 	return l.resume(released)
+}
+
+// awaitOffer waits for the peer's offer of that number. One for a carrier that this side
+// has left is passed over: the peer follows.
+func (l *Link) awaitOffer(until time.Time, number uint64) error {
+	m := &l.reconnector
+	err := l.await(until, number, func() bool { return m.peer(&m.offer.number) == number && l.peerWay() >= l.at })
+	if err == nil && l.peerWay() > l.at && l.next() != nil {
+		return errGoesOver
+	}
+	return err
 }
 
 // next begins an attempt: it is the number of the endpoint to be made.
@@ -164,7 +206,7 @@ func (l *Link) renew(number uint64) error {
 	l.ep, m.number = ep, number
 	m.state.Store(linkMaking)
 	m.mu.Unlock()
-	if err := l.poller.add(ep.ID(), l); err != nil {
+	if err := l.present().poller.add(ep.ID(), l); err != nil {
 		return err
 	}
 	return l.postReceives()
@@ -252,7 +294,8 @@ func (l *Link) resumed() {
 	l.recv.granting.Store(false)
 	l.tried(l.send.pump())
 	l.tried(l.recv.grant(&l.recv.byMaker))
-	l.poller.ring()
+	l.ring()
+	l.tellWentOver()
 }
 
 // sendMessage tells the peer, unless the attempt is over.
@@ -275,8 +318,11 @@ func (l *Link) await(until time.Time, number uint64, so func() bool) (err error)
 func (m *reconnector) overFor(number uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.offer.number > number {
+	switch {
+	case m.offer.number > number:
 		return errOvertaken
+	case m.down != nil:
+		return m.down
 	}
 	return m.bad
 }

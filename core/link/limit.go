@@ -46,6 +46,6 @@ func (l *Link) overdue(number uint64) {
 	m.mu.Unlock()
 	if failed {
 		l.refuse(err)
-		l.poller.ring()
+		l.ring()
 	}
 }

@@ -17,17 +17,19 @@ import (
 // to the peer and Connect with what the peer offers, then Set.Put; Close when
 // no Set has it any more.
 type Link struct {
-	rank   int
-	poller *Poller
-	cfg    Config
-	depth  int
+	rank  int
+	ring  func() // the rank's bell
+	cfg   Config
+	depth int
+	ways  []way // by preference
+	at    int   // the way in use, under reconnector.mu
 
-	ep          transport.Endpoint // under again.mu
+	ep          transport.Endpoint // under reconnector.mu
 	reconnector reconnector
 	send        sender
 	recv        receiver
 	rings       [2]domain.Segment // receive, staging
-	owned       [2]transport.Region
+	bytes       [2][]byte         // of these; nil: a device's
 
 	failed  uatomic.Error
 	reached atomic.Bool // a path probe has arrived
@@ -92,14 +94,15 @@ type Memory func(sizeBytes int64) (domain.Segment, error)
 // posted has completed.
 const flushFor = time.Second
 
-// NewLink makes the rings and the endpoint of a link to a rank. tag is random.
-// On an error nothing is left.
-func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link, error) {
+// NewLink makes the rings and the endpoint of a link to a rank. tag is random. If the
+// carrier fails in use, the link may go over to those in standby, in that order; the peer
+// has the same. On an error nothing is left.
+func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory, standby ...*Poller) (*Link, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, fmt.Errorf("link: configuration: %w", err)
 	}
 	limits := p.carrier.Limits()
-	l := &Link{rank: rank, poller: p, cfg: cfg, depth: cfg.depth(&limits)}
+	l := &Link{rank: rank, ring: p.ring, cfg: cfg, depth: cfg.depth(&limits), ways: []way{{poller: p}}}
 	l.reconnector.bell = make(chan struct{}, 1)
 	if l.depth < 1 {
 		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 3 are needed",
@@ -108,6 +111,9 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 	longest := cfg.maxMessage(&limits)
 	l.send.cfg, l.send.longest = &l.cfg, longest
 	l.recv.cfg, l.recv.longest, l.recv.tag = &l.cfg, longest, tag&tagMask
+	for _, s := range standby {
+		l.addStandby(s)
+	}
 	if err := l.open(memory); err != nil {
 		return nil, fmt.Errorf("link: rank %d: %w", rank, errors.Join(err, l.Close(time.Now().Add(flushFor))))
 	}
@@ -115,29 +121,27 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 }
 
 func (l *Link) open(memory Memory) (err error) {
-	for i, access := range [...]transport.Access{transport.AccessWrite, 0} {
+	for i := range l.rings {
 		if l.rings[i], err = memory(l.cfg.RingBytes); err != nil {
 			return err
 		}
-		l.owned[i], err = domain.RegisterSegment(l.poller.carrier, l.rings[i], l.cfg.RingBytes, access)
-		if err != nil {
-			return err
-		}
 	}
-	l.recv.ring, l.send.staging = l.owned[0], l.owned[1]
+	if err = l.registerAll(); err != nil {
+		return err
+	}
 	ep, err := l.newEndpoint()
 	if err != nil {
 		return err
 	}
 	l.ep, l.send.ep, l.recv.ep = ep, ep, ep
-	if err = l.poller.add(ep.ID(), l); err != nil {
+	if err = l.present().poller.add(ep.ID(), l); err != nil {
 		return err
 	}
 	return l.postReceives()
 }
 
 func (l *Link) newEndpoint() (transport.Endpoint, error) {
-	return l.poller.carrier.NewEndpoint(transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: receives(l.depth)})
+	return l.present().poller.carrier.NewEndpoint(transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: receives(l.depth)})
 }
 
 // postReceives makes sure that the peer never finds none.
@@ -164,17 +168,18 @@ func (l *Link) Connect(offer []byte, deadline time.Time) error {
 		l.send.tag, l.recv.peerTag = o.tag, o.tag
 		l.send.longest = min(l.send.longest, o.longest)
 		l.recv.longest = l.send.longest
+		l.setPeer(&o)
 		err = l.ep.Connect(o.address, deadline)
 	}
 	if err != nil {
-		return fmt.Errorf("link: rank %d over %s: %w", l.rank, l.poller.carrier.Name(), err)
+		return fmt.Errorf("link: rank %d over %s: %w", l.rank, l.present().poller.carrier.Name(), err)
 	}
 	return nil
 }
 
 func (l *Link) agree(o *offer) error {
 	switch {
-	case o.carrier != l.poller.carrier.Name():
+	case o.carrier != l.present().poller.carrier.Name():
 		return fmt.Errorf("%w: it uses carrier %q", transport.ErrMismatch, o.carrier)
 	case o.ring.SizeBytes != uint64(l.cfg.RingBytes):
 		return fmt.Errorf("%w: ring of %d bytes, here it has %d", transport.ErrMismatch, o.ring.SizeBytes, l.cfg.RingBytes)
@@ -213,17 +218,18 @@ func (l *Link) pathProbe() (on transport.Endpoint, err error) {
 
 // Carrier names what carries the link, and the device.
 func (l *Link) Carrier() (name, device string) {
-	device = l.poller.carrier.Device()
+	carrier := l.present().poller.carrier
+	device = carrier.Device()
 	if e, ok := l.endpoint().(interface{ Device() string }); ok { // of a carrier with several
 		device = e.Device()
 	}
-	return l.poller.carrier.Name(), device
+	return carrier.Name(), device
 }
 
 // Remarks are the carrier's own, about devices that it does not use; "" if it
 // has none.
 func (l *Link) Remarks() string {
-	if c, ok := l.poller.carrier.(interface{ Remarks() string }); ok {
+	if c, ok := l.present().poller.carrier.(interface{ Remarks() string }); ok {
 		return c.Remarks()
 	}
 	return ""
@@ -261,18 +267,11 @@ func (l *Link) Close(deadline time.Time) error {
 		if err := l.closeEndpoint(deadline); err != nil {
 			return err
 		}
-		l.poller.leave(l.endpoint().ID(), l)
+		l.present().poller.leave(l.endpoint().ID(), l)
 	}
 	var err error
-	for i, r := range l.owned {
-		if r == nil {
-			continue
-		}
-		if e := r.Close(); e != nil {
-			err = errors.Join(err, e)
-			continue
-		}
-		l.owned[i] = nil
+	for i := range l.ways {
+		err = errors.Join(err, l.ways[i].close())
 	}
 	if err != nil {
 		return fmt.Errorf("link to rank %d: %w", l.rank, err)
@@ -323,5 +322,5 @@ func (l *Link) closeEndpoint(deadline time.Time) error {
 // Break ends the link's use from this side, as a carrier that fails does.
 func (l *Link) Break(cause error) {
 	l.fail(cause)
-	l.poller.ring()
+	l.ring()
 }

@@ -41,22 +41,27 @@ func seedOf(t testing.TB) uint64 {
 // end is one rank of a pair.
 type end struct {
 	*Set
-	link *Link
-	poll *Poller
-	bell chan struct{}
-	peer int
+	link    *Link
+	poll    *Poller
+	standby []*Poller
+	bell    chan struct{}
+	peer    int
 }
 
-func newEnd(t testing.TB, carrier transport.Transport, rank int, cfg Config) *end {
+func newEnd(t testing.TB, carrier transport.Transport, rank int, cfg Config, standby ...transport.Transport) *end {
 	e := &end{bell: make(chan struct{}, 1), peer: 1 - rank}
-	e.poll = NewPoller(carrier, func() {
+	ring := func() {
 		select {
 		case e.bell <- struct{}{}:
 		default:
 		}
-	})
+	}
+	e.poll = NewPoller(carrier, ring)
+	for _, s := range standby {
+		e.standby = append(e.standby, NewPoller(s, ring))
+	}
 	var err error
-	e.link, err = NewLink(e.poll, e.peer, rand.Uint32(), cfg, heap)
+	e.link, err = NewLink(e.poll, e.peer, rand.Uint32(), cfg, heap, e.standby...)
 	require.NoError(t, err)
 	e.Set = NewSet(cfg, heap, func(int) error { return nil }, 0)
 	return e
@@ -66,6 +71,13 @@ func newEnd(t testing.TB, carrier transport.Transport, rank int, cfg Config) *en
 func pair(t testing.TB, net *fake.Network, cfg Config) (a, b *end) {
 	t.Helper()
 	a, b = newEnd(t, net.Transport(), 0, cfg), newEnd(t, net.Transport(), 1, cfg)
+	meet(t, a, b)
+	return a, b
+}
+
+// meet connects the links of two ranks, and closes all at the end.
+func meet(t testing.TB, a, b *end) {
+	t.Helper()
 	failed, offers := make(chan error, 1), [2][]byte{a.link.Offer(), b.link.Offer()}
 	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(testTimeout)) }()
 	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(testTimeout)))
@@ -77,12 +89,13 @@ func pair(t testing.TB, net *fake.Network, cfg Config) (a, b *end) {
 			if err := e.link.Close(time.Now().Add(testTimeout)); err != nil {
 				t.Error(err)
 			}
-			if err := e.poll.Close(); err != nil {
-				t.Error(err)
+			for _, p := range append(e.standby, e.poll) {
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	})
-	return a, b
 }
 
 func (e *end) wait() {
@@ -436,7 +449,7 @@ func TestCO4(t *testing.T) {
 	fault := net.Inject(fake.Fault{Point: fake.AtComplete, MinDelay: 100 * time.Millisecond, MaxDelay: 200 * time.Millisecond})
 	a.send(t, []byte("slow"))
 	require.ErrorIs(t, a.link.Close(time.Now().Add(5*time.Millisecond)), transport.ErrBusy)
-	require.NotNil(t, a.link.owned[0], "the memory is kept")
+	require.NotNil(t, a.link.ways[0].regions[0], "the memory is kept")
 	fault.Remove()
 	require.NoError(t, a.link.Close(time.Now().Add(testTimeout)))
 }
@@ -456,19 +469,20 @@ func sunk(t *testing.T) (*Link, *Set) {
 	ring, _ := heap(cfg.RingBytes)
 	region, err := fake.New(fake.Config{}).Transport().Register(ring.Bytes(0, cfg.RingBytes), 0)
 	require.NoError(t, err)
-	l := &Link{rank: 1, poller: &Poller{}, cfg: cfg, ep: sink{}}
+	bytes := ring.Bytes(0, cfg.RingBytes)
+	l := &Link{rank: 1, ways: []way{{poller: &Poller{}}}, cfg: cfg, ep: sink{}, bytes: [2][]byte{bytes, bytes}}
 	l.send = sender{cfg: &l.cfg, ep: l.ep, staging: region, longest: 8192, tag: 5}
 	l.recv = receiver{cfg: &l.cfg, ep: l.ep, ring: region, longest: 8192, tag: 5, peerTag: 5}
 	l.send.init(8)
 	l.recv.init(8)
-	l.poller.links.Store(&map[transport.EndpointID]*Link{7: l})
+	l.ways[0].poller.links.Store(&map[transport.EndpointID]*Link{7: l})
 	s := NewSet(cfg, heap, func(int) error { return nil }, 0)
 	s.Put([]*Link{nil, l})
 	return l, s
 }
 
 func (l *Link) receives(v uint32, bytes uint32) bool {
-	return l.poller.serve(&transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: v, NumBytes: bytes})
+	return l.ways[0].poller.serve(&transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: v, NumBytes: bytes})
 }
 
 // TestOtherTag: what another link's tag is on means nothing.
@@ -564,18 +578,18 @@ func TestNoAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immMessage, 5, n), NumBytes: 100}
-		l.poller.serve(c) // the same message comes back
+		l.ways[0].poller.serve(c) // the same message comes back
 		if len(s.Next(1)) != 100 {
 			t.Fatal("no message")
 		}
 		s.Release(1)
 		n++
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idMessage, n-1)}
-		l.poller.serve(c)
+		l.ways[0].poller.serve(c)
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immGrant, 5, grantOf(n-1, 1))}
-		l.poller.serve(c)
+		l.ways[0].poller.serve(c)
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idGrant, n)}
-		l.poller.serve(c)
+		l.ways[0].poller.serve(c)
 	}))
 	require.Equal(t, n, l.send.acked.Load())
 }

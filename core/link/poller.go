@@ -153,7 +153,7 @@ func (p *Poller) fell(cause error) {
 	all := slices.Collect(maps.Keys(p.all))
 	p.mu.Unlock()
 	for _, l := range all {
-		l.fail(cause)
+		l.deviceFell(p, cause)
 	}
 }
 
@@ -165,13 +165,20 @@ func (p *Poller) Failed() error {
 	return p.ill
 }
 
+// isDead reports whether polling has ended.
+func (p *Poller) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead != nil
+}
+
 var errDeviceDown = errors.New("device is down")
 
 func (p *Poller) notice(e *transport.Event) (news bool) {
 	switch e.Kind {
 	case transport.EventEndpointFailed:
 		if l := (*p.links.Load())[e.Endpoint]; l != nil {
-			l.brokeOn(e.Endpoint, fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
+			l.brokeAt(p, e.Endpoint, fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
 			return true
 		}
 	case transport.EventDeviceDown:
@@ -190,7 +197,7 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 	number := c.ID & (1<<56 - 1)
 	if c.Status != transport.StatusOK {
 		if l.Err() == nil && l.reconnector.state.Load() != linkDraining {
-			l.brokeOn(c.Endpoint, fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
+			l.brokeAt(p, c.Endpoint, fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
 		}
 		l.flushed(c.ID>>56, number)
 		return true
@@ -262,6 +269,6 @@ func (l *Link) grantEnded() {
 // tried makes a failed post the end of its endpoint.
 func (l *Link) tried(on transport.Endpoint, err error) {
 	if err != nil {
-		l.brokeOn(on.ID(), err)
+		l.brokeOn(on, err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 // A carrier's connection may break though both processes live: a device in between resets
 // it, a queue pair fails, a port goes down. Then the link gets a new endpoint, over the
-// same carrier, between the same rings. Each side sends reconnect messages about it over
-// the control connection, to the other's Deliver:
+// same carrier or the next one (ways.go), between the same rings. Each side sends
+// reconnect messages about it over the control connection, to the other's Deliver:
 //
 //  1. The side that notices has its endpoint retired, and waits until that has
 //     nothing outstanding and all of its completions were looked at. From then on
@@ -40,6 +40,9 @@ type Reconnecting struct {
 	// in order. It does not block; false: not now, try again. Safe for concurrent
 	// use.
 	Send func(message []byte) bool
+	// WentOver, if not nil, is told once the link carries messages over another carrier
+	// than it did, and why that one was left.
+	WentOver func(from string, why error)
 }
 
 // Of Reconnecting.Tries: a link that was up for steadyFor begins to count anew.
@@ -67,6 +70,8 @@ type reconnector struct {
 	cause      error            // of the present break
 	breaks     uint64           // there were so many
 	bad        error            // why the present attempt came to nothing
+	down       error            // how the present carrier's device has failed, while there is another
+	peerCan    bool             // the peer can go over, too
 	offer      reconnectMessage // of the peer, with the highest number
 	known      uint64           // its number when the present attempt began
 	linked     uint64           // the highest number that the peer is connected with
@@ -76,6 +81,8 @@ type reconnector struct {
 	tries      int              // attempts in a row, for the pauses
 	failed     int              // connections in a row, see Reconnecting.Tries
 	moved      uint64           // messages and grants that had come when both were 0
+	share      time.Time        // when the present carrier has had its share of the time
+	left       []error          // why carriers were left, since the link was up
 	done       chan struct{}
 }
 
@@ -94,7 +101,7 @@ func (l *Link) Reconnect(cfg Reconnecting) {
 		cfg.Tries = maxTries
 	}
 	m.cfg, m.upFrom = cfg, time.Now()
-	behind, no, on := m.offer.number > m.number, m.no, l.ep.ID()
+	behind, no, on := m.offer.number > m.number, m.no, l.ep
 	m.mu.Unlock()
 	switch err := l.Err(); {
 	case err != nil:
@@ -139,10 +146,19 @@ func (l *Link) WhyNot() error {
 // brokeOn notes that an endpoint carries nothing any more. If it is the present one, the
 // link is reconnected if that is possible, else it has failed. A report of an endpoint
 // that was replaced comes too late. Safe for concurrent use.
-func (l *Link) brokeOn(on transport.EndpointID, cause error) {
+func (l *Link) brokeOn(on transport.Endpoint, cause error) {
+	l.broke(func() bool { return l.ep == on }, cause)
+}
+
+// brokeAt is brokeOn of an endpoint of a carrier. Two carriers may have equal numbers.
+func (l *Link) brokeAt(p *Poller, on transport.EndpointID, cause error) {
+	l.broke(func() bool { return l.ways[l.at].poller == p && l.ep.ID() == on }, cause)
+}
+
+func (l *Link) broke(isPresent func() bool, cause error) {
 	m := &l.reconnector
 	m.mu.Lock()
-	if l.Err() != nil || l.ep.ID() != on {
+	if l.Err() != nil || !isPresent() {
 		m.mu.Unlock()
 		return
 	}
@@ -236,7 +252,7 @@ func (l *Link) Deliver(b []byte) {
 	case reconnectRefused:
 		m.no = true
 	}
-	ready, on := m.cfg.Send != nil, l.ep.ID()
+	ready, on := m.cfg.Send != nil, l.ep
 	m.mu.Unlock()
 	switch {
 	case !ready: // Reconnect looks
@@ -312,15 +328,13 @@ func (l *Link) reconnect() bool {
 	}
 	until, cause := now.Add(m.cfg.Within), m.cause
 	m.mu.Unlock()
+	l.startClock(until)
 	err := l.hold(until)
 	for err == nil {
-		if err = l.drain(until); err != nil {
+		if err = l.prepare(until, cause); err != nil {
 			break
 		}
-		if err = l.countTry(); err != nil {
-			break
-		}
-		attempt := l.attempt(until)
+		attempt := l.attempt(l.untilFor(until))
 		if attempt == nil {
 			l.resumed()
 			return true
@@ -330,21 +344,8 @@ func (l *Link) reconnect() bool {
 		}
 	}
 	l.fail(fmt.Errorf("%w; it was not reconnected: %w", cause, err))
-	l.poller.ring()
+	l.ring()
 	return false
-}
-
-// countTry bounds connections that lead to nothing.
-func (l *Link) countTry() error {
-	m := &l.reconnector
-	if moved := l.send.acked.Load() + l.recv.seen; moved != m.moved {
-		m.moved, m.tries, m.failed = moved, 0, 0
-	}
-	if m.failed >= m.cfg.Tries {
-		return fmt.Errorf("%w, %d of them in a row", errNoProgress, m.failed)
-	}
-	m.tries++
-	return nil
 }
 
 // between ends an attempt that came to nothing, and pauses.
@@ -362,5 +363,9 @@ func (l *Link) between(attempt error, until time.Time) error {
 	pause := min(retryFirst<<min(m.tries, 16), retryMost)
 	// An offer that this attempt was for, or that was there when it began, is no
 	// reason to hurry.
-	return l.waitFor(until, time.Now().Add(pause), func() bool { return m.peer(&m.offer.number) > known })
+	at := time.Now().Add(pause)
+	if share := l.untilFor(until); share.Before(at) {
+		at = share
+	}
+	return l.waitFor(until, at, func() bool { return m.isDown() != nil || m.peer(&m.offer.number) > known })
 }

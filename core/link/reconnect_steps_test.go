@@ -103,15 +103,16 @@ func (asleep) Wake() {}
 // once more: it may have polled completions that it has not looked at.
 func TestReconnectDrains(t *testing.T) {
 	l, _ := sunk(t)
-	l.ep, l.poller.carrier = closable{}, asleep{}
+	poller := l.ways[0].poller
+	l.ep, poller.carrier = closable{}, asleep{}
 	synctest.Test(t, func(t *testing.T) {
 		drained := make(chan error, 1)
 		go func() { drained <- l.drain(time.Now().Add(within)) }()
 		time.Sleep(within / 2)
 		require.Empty(t, drained)
-		require.Contains(t, *l.poller.links.Load(), transport.EndpointID(7))
-		l.poller.rounds.Add(1)
+		require.Contains(t, *poller.links.Load(), transport.EndpointID(7))
+		poller.rounds.Add(1)
 		require.NoError(t, <-drained)
-		require.Empty(t, *l.poller.links.Load())
+		require.Empty(t, *poller.links.Load())
 	})
 }

@@ -446,13 +446,13 @@ func (e *stuckEndpoint) Retire() error {
 // wait for its device, for that may be the goroutine that polls the others, or the one
 // that beats; Close waits as long as it may.
 func TestStuckRetire(t *testing.T) {
-	breaks := func(l *Link) { l.brokeOn(l.endpoint().ID(), errFaulty) }
+	breaks := func(l *Link) { l.brokeOn(l.endpoint(), errFaulty) }
 	for name, ends := range map[string]func(l *Link){
 		"it breaks":              breaks,
 		"it breaks for too long": breaks,
 		"it is ended":            func(l *Link) { l.Break(errFaulty) },
 		"the end of a break": func(l *Link) {
-			l.brokeOn(l.endpoint().ID(), errFaulty)
+			l.brokeOn(l.endpoint(), errFaulty)
 			l.StopReconnecting(errFaulty)
 		},
 	} {

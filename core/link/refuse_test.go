@@ -93,7 +93,7 @@ func TestLateErrors(t *testing.T) {
 		for _, late := range []func(){
 			func() { a.link.tried(old, errFaulty) }, // by the goroutine that was about to say so
 			func() {
-				a.link.poller.notice(&transport.Event{Kind: transport.EventEndpointFailed, Endpoint: old.ID()})
+				a.poll.notice(&transport.Event{Kind: transport.EventEndpointFailed, Endpoint: old.ID()})
 			},
 			func() { a.link.Deliver((&reconnectMessage{kind: reconnectOffer, number: 1}).encode()) },
 		} {

@@ -101,7 +101,7 @@ func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := s.links[rank].Load().send.staging.Bytes()
+	b := s.links[rank].Load().bytes[1]
 	if b == nil {
 		return nil, fmt.Errorf("link to rank %d: what is sent is in a device's memory: %w", rank, transport.ErrNotSupported)
 	}
@@ -150,7 +150,7 @@ func (s *Set) Post(rank int, n int64) error {
 		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lease.bytes)
 	}
 	if on, err := l.send.post(n); err != nil {
-		if l.brokeOn(on.ID(), err); l.Err() != nil {
+		if l.brokeOn(on, err); l.Err() != nil {
 			l.stats.dropped.Add(1)
 			return s.lost(rank)
 		}
@@ -167,7 +167,7 @@ func (s *Set) Next(rank int) []byte {
 	if n == 0 {
 		return nil
 	}
-	b := s.links[rank].Load().recv.ring.Bytes()
+	b := s.links[rank].Load().bytes[0]
 	if b == nil {
 		return nil // a device's
 	}
