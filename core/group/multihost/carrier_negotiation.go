@@ -163,7 +163,7 @@ func (g *remoteRendezvous) makeLink(rank int) (mine, err error) {
 		return nil, fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], g.own[rank], transport.ErrMismatch)
 	}
 	poller := g.carriers.poller(name)
-	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
+	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()), g.standby(rank, name)...)
 	switch {
 	case err != nil && g.replaceable(rank, err):
 		g.notify(rankset.Of(rank), kindOffer, nil)
@@ -187,6 +187,15 @@ func (g *remoteRendezvous) common(rank int, besides ...string) string {
 	return choose(without(lower, append(besides, g.useless[rank]...)), higher)
 }
 
+// standby is the carrier to which a link over a carrier may go over in use: the same on
+// both sides.
+func (g *remoteRendezvous) standby(rank int, carrier string) []*link.Poller {
+	if next := g.common(rank, carrier); next != "" {
+		return []*link.Poller{g.carriers.poller(next)}
+	}
+	return nil
+}
+
 // replaceable says whether an error speaks against the pair's carrier alone, and
 // another is left. Where ranks disagree, and where time is over, none would help.
 func (g *remoteRendezvous) replaceable(rank int, err error) bool {
@@ -204,18 +213,20 @@ func without(names, useless []string) []string {
 
 // explain is for Domain.Paths.
 func (g *remoteRendezvous) explain(rank int, failed string) {
-	p := &g.v.paths[rank]
-	p.Carrier, p.Device = g.links[rank].Carrier()
+	carrier, device := g.links[rank].Carrier()
 	before, reasons := g.carriers.fallback(rank)
-	p.FellBack = before || g.own[rank][0] != p.Carrier || g.names[rank][0] != p.Carrier
-	if reasons == "" && failed == "" && g.names[rank][0] != p.Carrier {
+	fell := before || g.own[rank][0] != carrier || g.names[rank][0] != carrier
+	if reasons == "" && failed == "" && g.names[rank][0] != carrier {
 		reasons = "the first carrier that both have"
 	}
-	for _, text := range []string{reasons, failed, g.links[rank].Remarks()} {
-		if text != "" {
-			p.Why += "; " + text
+	g.v.paths.change(rank, func(p *Path) {
+		p.Carrier, p.Device, p.FellBack = carrier, device, fell
+		for _, text := range []string{reasons, failed, g.links[rank].Remarks()} {
+			if text != "" {
+				p.Why += "; " + text
+			}
 		}
-	}
+	})
 }
 
 // onLinks does something with the links of ranks, at once: each waits for its peer. An

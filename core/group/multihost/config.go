@@ -89,6 +89,9 @@ type Config struct {
 	// rank's control region and what is seen of all remote ranks; and nothing once the
 	// rank has none any more.
 	Report func(own domain.Segment, remote []RemoteRank)
+	// FellBack, if not nil, is called when the link to a rank has gone over to another
+	// carrier in use: once per link, on some goroutine. It does not wait.
+	FellBack func(path Path)
 	// Host, if not empty, is taken for the host's identity: ranks with
 	// different ones are remote. For tests.
 	Host string

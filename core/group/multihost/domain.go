@@ -49,7 +49,7 @@ type rendezvousResult struct {
 	participants *participants
 	view         *view // nil: every rank is local
 	word         domain.MemberWord
-	paths        []Path
+	paths        *pathTable
 	links        []*link.Link
 }
 
@@ -82,8 +82,8 @@ func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, [
 		return nil, nil, fmt.Errorf("links of %d earlier rendezvous still have outstanding completions, at most %d may: a device does not end what it was given", n, maxLeftovers-1)
 	}
 	v := newView(&d.cfg, d.local, r)
-	v.totals = &d.totals
-	v.paths = r.explain()
+	v.totals, v.carriers = &d.totals, d.carriers
+	v.paths = &pathTable{all: r.explain()}
 	for rank := range r.remote().All() {
 		page, err := d.page(rank)
 		if err != nil {
@@ -126,7 +126,7 @@ func (d *Domain) page(rank int) (domain.Segment, error) {
 // install makes a rendezvous's result the domain's. It cannot fail.
 func (d *Domain) install(r *participants, v *view, links []*link.Link) {
 	before := d.now.Load()
-	m := &rendezvousResult{participants: r, view: v, word: d.local.Members(), paths: r.explain(), links: links}
+	m := &rendezvousResult{participants: r, view: v, word: d.local.Members(), paths: &pathTable{all: r.explain()}, links: links}
 	if v != nil {
 		d.hadRemote.Store(true)
 		m.word = &word{page: m.word, v: v, self: rankset.Of(r.self)}
@@ -316,7 +316,7 @@ func (f *remoteRanks) WordAge() time.Duration {
 }
 
 // Paths says how each rank is reached, and why so.
-func (d *Domain) Paths() []Path { return append([]Path(nil), d.now.Load().paths...) }
+func (d *Domain) Paths() []Path { return d.now.Load().paths.list() }
 
 // GroupID names the part of the group on this host for observers outside of it.
 func (d *Domain) GroupID() uint64 {

@@ -51,9 +51,9 @@ func (g *troupe) meetAgain(epoch uint16) {
 	g.exchange("epoch")
 }
 
-// TestTP1: auto goes over to the next carrier when a device has failed, at the
-// next rendezvous, once and for good, and says why; the last carrier stays. Of
-// two ranks it is enough that one has lost its device.
+// TestTP1: auto goes over to the next carrier when a device has failed, in use, once and
+// for good, and says why; the last carrier stays. Of two ranks it is enough that one has
+// lost its device.
 func TestTP1(t *testing.T) {
 	var devices [2]*fragile
 	g := newTroupe(t, []string{"a", "b"}, withFragile(Auto, &devices))
@@ -63,16 +63,27 @@ func TestTP1(t *testing.T) {
 	require.Equal(t, "fragile", g.domains[0].Paths()[1].Carrier, "nothing has failed")
 
 	devices[0].raise(transport.EventDeviceDown)
-	eventually(t, "the link's end", func() bool { return g.domains[0].links.LinkOf(1).Err() != nil })
+	g.onTCP()
+	g.exchange("in use")
 	for epoch := uint16(3); epoch < 6; epoch++ {
 		g.meetAgain(epoch)
-		for r, d := range g.domains {
-			require.Equal(t, "tcp", d.Paths()[1-r].Carrier, "rank %d in epoch %d", r, epoch)
-		}
+		g.onTCP()
 		require.Contains(t, g.domains[0].Paths()[1].Why, "fragile: device is down: somebody pulled it out, and it is not used any more")
 		devices[0].raise(transport.EventDeviceUp)
 	}
 	require.NoError(t, g.domains[0].links.LinkOf(1).Err())
+}
+
+// onTCP: two ranks reach each other by sockets, as a fallback, and both say so.
+func (g *troupe) onTCP() {
+	for r, d := range g.domains {
+		eventually(g.t, "over tcp", func() bool { return d.Paths()[1-r].Carrier == "tcp" })
+		require.True(g.t, d.Paths()[1-r].FellBack)
+		eventually(g.t, "up", func() bool { return g.remoteOf(r, 1-r).State == LinkUp })
+		require.Equal(g.t, "tcp", g.remoteOf(r, 1-r).Carrier)
+		carrier, _ := d.links.LinkOf(1 - r).Carrier()
+		require.Equal(g.t, "tcp", carrier)
+	}
 }
 
 // TestTP1RDMA: a setting that names its carrier never leaves it.

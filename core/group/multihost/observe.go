@@ -176,7 +176,7 @@ func (v *view) stateOf(rank int) LinkState {
 func (v *view) remoteRanks(out []RemoteRank) []RemoteRank {
 	for rank := range v.participants.remote().All() {
 		s, p := &v.controlStats[rank], v.peers[rank]
-		f := RemoteRank{Rank: rank, Carrier: v.paths[rank].Carrier, Heard: s.lastHeard.Load(), Beats: s.beats.Load()}
+		f := RemoteRank{Rank: rank, Carrier: v.paths.carrier(rank), Heard: s.lastHeard.Load(), Beats: s.beats.Load()}
 		f.Ahead = s.ahead.Load()
 		f.HasAhead = f.Ahead != 0
 		v.mu.Lock()

@@ -3,6 +3,8 @@ package multihost
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
@@ -17,8 +19,36 @@ type Path struct {
 	Device string
 	// Why says why it is this one, in words.
 	Why string
-	// FellBack: one of the two ranks has, or had, a carrier that it prefers.
+	// FellBack: one of the two ranks has, or had, a carrier that it prefers. It may have
+	// failed in use.
 	FellBack bool
+}
+
+// pathTable has the paths of one rendezvous, by rank. That of a link which goes over to
+// another carrier changes.
+type pathTable struct {
+	mu  sync.Mutex
+	all []Path
+}
+
+func (t *pathTable) list() []Path {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.all)
+}
+
+func (t *pathTable) carrier(rank int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all[rank].Carrier
+}
+
+// change returns the path as f leaves it.
+func (t *pathTable) change(rank int, f func(p *Path)) Path {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f(&t.all[rank])
+	return t.all[rank]
 }
 
 // participants says which ranks take part in a rendezvous, and which of them are local.

@@ -22,7 +22,8 @@ type view struct {
 	participants *participants
 	controls     atomic.Pointer[link.Controls]
 	peers        [rankset.MaxRanks]*peer // remote ranks
-	paths        []Path
+	paths        *pathTable
+	carriers     *carriers
 
 	events       chan event  // to the goroutine that holds the rendezvous
 	rendezvous   atomic.Bool // a rendezvous reads the events
@@ -221,27 +222,6 @@ func (v *view) revoke(out rankset.Set) {
 	for r := range out.And(v.participants.remote()).All() {
 		if l := v.peers[r].link.Load(); l.Err() == nil {
 			l.Break(errOut)
-		}
-	}
-}
-
-// reconnectLinks has links that break reconnected, as long as the rendezvous's
-// connections last.
-func (v *view) reconnectLinks(links []*link.Link) {
-	for rank, l := range links {
-		if l != nil {
-			l.Reconnect(link.Reconnecting{Within: v.cfg.ReconnectFor, Send: func(message []byte) bool {
-				return v.controls.Load().Send(rank, append([]byte{kindReconnect}, message...))
-			}})
-		}
-	}
-}
-
-// remind lets links say what found no room: that they are not reconnected.
-func (v *view) remind() {
-	for r := range v.participants.remote().All() {
-		if l := v.peers[r].link.Load(); l != nil {
-			l.Remind()
 		}
 	}
 }

@@ -1,0 +1,47 @@
+package multihost
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/link"
+)
+
+// reconnectLinks has links that break reconnected, as long as the rendezvous's
+// connections last.
+func (v *view) reconnectLinks(links []*link.Link) {
+	for rank, l := range links {
+		if l != nil {
+			l.Reconnect(link.Reconnecting{
+				Within: v.cfg.ReconnectFor,
+				Send: func(message []byte) bool {
+					return v.controls.Load().Send(rank, append([]byte{kindReconnect}, message...))
+				},
+				WentOver: func(from string, why error) { v.wentOver(rank, l, from, why) },
+			})
+		}
+	}
+}
+
+// wentOver: a link goes on over another carrier, since the one that it had failed. The
+// pair has fallen back then, as if a rendezvous had found that carrier useless.
+func (v *view) wentOver(rank int, l *link.Link, from string, why error) {
+	text := fmt.Sprintf("%s failed in use: %v", from, why)
+	v.carriers.latchPair(rank, v.participants.infos[rank].Shm.Identity, []string{from}, []string{text})
+	carrier, device := l.Carrier()
+	path := v.paths.change(rank, func(p *Path) {
+		p.Carrier, p.Device, p.FellBack = carrier, device, true
+		p.Why += "; " + text
+	})
+	if v.cfg.FellBack != nil && v.live.Load() {
+		v.cfg.FellBack(path)
+	}
+}
+
+// remind lets links say what found no room: that they are not reconnected.
+func (v *view) remind() {
+	for r := range v.participants.remote().All() {
+		if l := v.peers[r].link.Load(); l != nil {
+			l.Remind()
+		}
+	}
+}
