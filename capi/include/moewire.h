@@ -493,8 +493,9 @@ mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *reco
 
 /*
  * Writes events that an operator should see, as JSON: ranks that were slow (waited for
- * longer than mw_config_t.slow_after_us), were lost, or left. The events are those after
- * number `since`, at most the latest 64. buf, cap and len work as in mw_system_report.
+ * longer than mw_config_t.slow_after_us), were lost, or left, or are reached over another
+ * carrier than before. The events are those after number `since`, at most the latest 64.
+ * buf, cap and len work as in mw_system_report.
  */
 mw_status_t mw_buffer_events(mw_buffer_t buffer, uint64_t since, char *buf, uint64_t cap,
                              uint64_t *len);

@@ -128,6 +128,16 @@ func (b *Buffer) recordLeft(gone rankset.Set) {
 	}
 }
 
+// RecordFallback records that a rank of another host is reached over another carrier than
+// before, in the middle of an epoch. It waits for nothing.
+func (b *Buffer) RecordFallback(rank int, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.rec.ended {
+		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch, Why: why})
+	}
+}
+
 // note numbers an event and publishes it. Buffer.mu is held.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()

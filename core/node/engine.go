@@ -22,6 +22,7 @@ type Observed interface {
 // core is one rank's end of a group: *ep.Buffer on the CPU, *gpu.Buffer on CUDA.
 type core interface {
 	Observed
+	RecordFallback(rank int, why string)
 	Prepare() (ep.Standing, error)
 	Abandon(cause error)
 	Close() error

@@ -23,6 +23,11 @@ type refusals struct {
 // watch makes a buffer's configuration record what happens between hosts.
 func (b *Buffer) watch() {
 	b.open.Counters, b.open.Report = &b.refused.control, showLinks
+	b.open.FellBack = func(p multihost.Path) {
+		if c := b.engine.core(); c != nil { // else the caller of Connect finds it in the paths
+			c.RecordFallback(p.Rank, p.Why)
+		}
+	}
 	for i, c := range b.open.Carriers {
 		b.open.Carriers[i].Open = func(turn int) (transport.Transport, error) {
 			t, err := c.Open(turn)
@@ -99,7 +104,7 @@ func CarrierNumber(name string) int {
 }
 
 // Paths returns how this rank reaches each rank, as the last rendezvous that was
-// installed has it.
+// installed has it, or as links that have gone over to another carrier since.
 func (b *Buffer) Paths() ([]multihost.Path, error) {
 	dom, err := b.domain()
 	if err != nil {

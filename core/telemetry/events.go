@@ -6,7 +6,7 @@ const MaxEvents = 64
 // Event is something that should be reported to a person.
 type Event struct {
 	Sequence uint64 `json:"sequence"` // 1 for the first
-	Kind     string `json:"kind"`     // "slow", "lost" or "left"
+	Kind     string `json:"kind"`     // "slow", "lost", "left" or "fell_back"
 	Rank     int    `json:"rank"`     // the rank that it is about
 	PID      int    `json:"pid"`      // its process, 0: not known
 	Epoch    uint16 `json:"epoch"`
@@ -22,6 +22,8 @@ const (
 	Slow = "slow"
 	Lost = "lost"
 	Left = "left"
+	// FellBack: the rank is reached over another carrier than before.
+	FellBack = "fell_back"
 )
 
 // Events is the list of the latest ones. Not safe for concurrent use.

@@ -18,7 +18,6 @@ from ._config.tuning import Tuning
 from ._cpu.engine import Cpu
 from ._cuda.engine import Cuda
 from ._ep.engine import Engine
-from ._native.event_log import FallbackLog
 from ._observe import recorded
 
 if TYPE_CHECKING:
@@ -82,8 +81,7 @@ class Member:
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
             rendezvous.construct(self.runtime, taking_part, timeout_us)
-            self._fallbacks = FallbackLog()
-            self._fallbacks.look(self.paths())
+            self.runtime.events.fallbacks.look(self.paths())
         except BaseException:
             self._finalizer()
             raise
@@ -112,7 +110,7 @@ class Member:
         ranks = check.ranks("members", members, self.group_size, self.rank)
         timeout_us = check.integer("timeout_us", timeout_us, -1, 1 << 62)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
-        self._fallbacks.look(self.paths())
+        self.runtime.events.fallbacks.look(self.paths())
 
     def members(self) -> list[int]:
         """The ranks that are in the group now.

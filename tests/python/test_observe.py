@@ -359,3 +359,27 @@ def test_a_fallback_is_logged_once(
         for _ in range(2):
             buffer.update_ep_member()
             assert caplog.record_tuples == [("moewire", logging.WARNING, text) for text in texts]
+
+
+def test_a_fallback_in_use_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event says so; what an update brings is not logged again."""
+    paths = [{"rank": 0, "carrier": "tcp", "why": "verbs failed in use", "fell_back": False}]
+    event = {"kind": "fell_back", "rank": 0}
+    text = "rank 0 is reached over tcp, a fallback: verbs failed in use"
+    with Buffer.from_exchange(lambda own: [own], 0, 1) as buffer:
+        events = buffer.runtime.events
+        new = {"latest": 2, "events": [event, event]}
+        monkeypatch.setattr(
+            event_log,
+            "read_json",
+            lambda call, *_: (0, new if call == buffer.runtime.lib.buffer_events else paths),
+        )
+        monkeypatch.setattr(recorded, "paths", lambda _: paths)
+        assert not caplog.record_tuples
+        paths[0]["fell_back"] = True
+        events._counted -= 1
+        events.look()
+        buffer.update_ep_member()
+        assert caplog.record_tuples == [("moewire", logging.WARNING, text)]

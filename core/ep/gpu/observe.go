@@ -194,6 +194,16 @@ func (b *Buffer) reportedPID(rank int) int {
 	return 0
 }
 
+// RecordFallback records that a rank of another host is reached over another carrier than
+// before, in the middle of an epoch. It waits for nothing.
+func (b *Buffer) RecordFallback(rank int, why string) {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	if !b.rec.ended {
+		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Why: why})
+	}
+}
+
 // note numbers an event and makes it known.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()

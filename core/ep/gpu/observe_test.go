@@ -459,3 +459,19 @@ func TestSlowIsNotRecorded(t *testing.T) {
 	_, latest := group[0].Events(0)
 	require.Zero(t, latest)
 }
+
+// TestFallbackIsAnEvent: that a rank is reached over another carrier is one, until the
+// buffer is closed.
+func TestFallbackIsAnEvent(t *testing.T) {
+	group := newGroup(t, 2)
+	group[0].RecordFallback(1, "the device is gone")
+	events, latest := group[0].Events(0)
+	require.EqualValues(t, 1, latest)
+	require.Equal(t, telemetry.FellBack, events[0].Kind)
+	require.Equal(t, 1, events[0].Rank)
+	require.Equal(t, "the device is gone", events[0].Why)
+	require.NoError(t, group[0].Close())
+	group[0].RecordFallback(1, "again")
+	_, latest = group[0].Events(0)
+	require.EqualValues(t, 1, latest)
+}

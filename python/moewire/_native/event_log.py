@@ -38,6 +38,23 @@ class Limiter:
         return self._left_out.pop(key, 0)
 
 
+class FallbackLog:
+    """Logs once that a rank is reached by another carrier than it could be."""
+
+    def __init__(self) -> None:
+        self._logged: set[int] = set()
+        self._lock = threading.Lock()
+
+    def look(self, paths: list[dict[str, Any]]) -> None:
+        """Logs what is new in the paths of a buffer."""
+        with self._lock:
+            new = [p for p in paths if p["fell_back"] and p["rank"] not in self._logged]
+            self._logged.update(path["rank"] for path in new)
+        for path in new:
+            where = (path["rank"], path["carrier"], path["why"])
+            LOGGER.warning("rank %d is reached over %s, a fallback: %s", *where)
+
+
 class EventLog:
     """Logs the events of one buffer. Any thread may use it."""
 
@@ -49,6 +66,7 @@ class EventLog:
         self._counted = self._word.value
         self._since = 0
         self._limiter = Limiter()
+        self.fallbacks = FallbackLog()
         self._lock = threading.Lock()
 
     def look(self) -> None:
@@ -71,24 +89,14 @@ class EventLog:
             self._lock.release()
 
     def _log(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "fell_back":  # a link has changed its carrier in use
+            status, paths = read_json(self._lib.buffer_paths, self._buffer)
+            if status == abi.MW_OK:
+                self.fallbacks.look(paths)
+            return
         left_out = self._limiter.admit((event["kind"], event["rank"]), time.monotonic())
         if left_out is not None:
             LOGGER.log(_LEVELS[event["kind"]], "%s", describe(event, self._rank, left_out))
-
-
-class FallbackLog:
-    """Logs once that a rank is reached by another carrier than it could be."""
-
-    def __init__(self) -> None:
-        self._logged: set[int] = set()
-
-    def look(self, paths: list[dict[str, Any]]) -> None:
-        """Logs what is new in the paths of a buffer."""
-        for path in paths:
-            if path["fell_back"] and path["rank"] not in self._logged:
-                self._logged.add(path["rank"])
-                where = (path["rank"], path["carrier"], path["why"])
-                LOGGER.warning("rank %d is reached over %s, a fallback: %s", *where)
 
 
 def _duration(ns: int) -> str:
