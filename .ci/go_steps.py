@@ -228,8 +228,8 @@ def fuzz_each(seconds: str) -> None:
 # What the race detector watches in the virtual machine: it makes all slower.
 RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2No"
 
-# Dispatch and combine between processes over RDMA, the death of one, and bad networks.
-RDMA_EP = "TestProcesses/(rdma|auto)|TestProcessKilled/rdma|TestWeather/rdma"
+# Dispatch and combine between processes over RDMA, the death of one, bad networks and devices.
+RDMA_EP = "TestProcesses/(rdma|auto)|TestProcessKilled/rdma|TestWeather/rdma|TestGoesOver"
 
 # What takes long there and meets no device: it runs over a library of tests, in `make test`.
 RDMA_BESIDE = "^Test(DC|Link)"

@@ -54,6 +54,7 @@ type groupSpec struct {
 	Addresses, Devices []string
 	Bound              time.Duration // of silence; 0: a process that starves is not dead
 	Away               []int         // ranks at the other end of a cable that will be cut
+	Dies               bool          // an RDMA device, in the middle
 
 	command func(rank int, words ...string) []string // runs a rank elsewhere
 }
@@ -106,6 +107,7 @@ func (s *rankSpec) run() error {
 		err = s.roundsWithCut(w, dom)
 	case s.Victim < 0:
 		err = s.rounds(w)
+		fmt.Println("then", s.carriers(dom))
 	default:
 		err = s.roundsWithDeath(w)
 	}
@@ -129,7 +131,11 @@ func (s *rankSpec) await(name string) (text []byte, err error) {
 	}
 }
 
-const leaveFile = "leave"
+// What the parent leaves for ranks: all may end; the device is dead.
+const (
+	leaveFile = "leave"
+	deadFile  = "dead"
+)
 
 func (s *rankSpec) config() ep.Config {
 	return ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: s.Deterministic}
@@ -221,6 +227,12 @@ func (s *rankSpec) rounds(w *world) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1)) // all ranks draw the same
 	outs, bits := sha256.New(), sha256.New()
 	for i := range numRounds {
+		if s.Dies && i == numRounds-4 {
+			if _, err := s.await(deadFile); err != nil {
+				return err
+			}
+		}
+		fmt.Println("round", i)
 		shape, flat := s.draw(r, i)
 		ins := flatInputs(r, shape, routings[r.IntN(len(routings))])
 		var err error

@@ -81,6 +81,14 @@ func NewDeviceCable(t testing.TB) *Cable {
 	return c
 }
 
+// SetUp sets the network of an end up or down; what sockets send over the loopback device
+// goes on.
+func (c *Cable) SetUp(end int, up bool) {
+	c.t.Helper()
+	state := map[bool]string{true: "up", false: "down"}[up]
+	c.ip("link", "set", c.nets[end], state)
+}
+
 // routeTo sends what is meant for an end, and comes from here, out at the other.
 func (c *Cable) routeTo(end int) {
 	c.t.Helper()
