@@ -62,6 +62,10 @@ var layers = []layer{
 
 	// The block store.
 	{"core/store/tag", []string{"core/internal/gmac"}},
+	{"core/store/record", []string{"core/store/tag"}},
+	{"core/store/index", []string{"core/store/record"}},
+	{"core/store/medium", []string{"core/store/record", "core/internal/sys"}},
+	{"core/store", []string{"core/store/tag", "core/store/record", "core/store/index", "core/store/medium"}},
 	{"core/store/message", []string{"core/store/tag"}},
 	{"core/store/stream", []string{"core/wire"}},
 	{"core/store/server", []string{

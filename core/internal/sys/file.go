@@ -1,0 +1,93 @@
+//go:build linux
+
+package sys
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked means that another open file holds the lock.
+var ErrLocked error = unix.EWOULDBLOCK
+
+// OpenFile opens a regular file for reading and writing, and makes it (mode 0600) if it is not there.
+// It follows no symbolic link at the end of the path.
+func OpenFile(path string) (*FD, error) {
+	raw, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, wrap("open "+path, err)
+	}
+	return Own(raw), nil
+}
+
+// LockFile takes the lock of a file, until it is closed. ErrLocked if another one has it.
+func LockFile(fd *FD) error {
+	return wrap("flock", retry(func() error { return unix.Flock(fd.Raw(), unix.LOCK_EX|unix.LOCK_NB) }))
+}
+
+// ReadAt fills p from an offset of a file. It is an error if the file ends before.
+func ReadAt(fd *FD, off int64, p []byte) error {
+	for len(p) > 0 {
+		n, err := 0, injected("pread")
+		if err == nil {
+			err = retry(func() (err error) { n, err = unix.Pread(fd.Raw(), p, off); return err })
+		}
+		if err != nil {
+			return wrap("pread", err)
+		}
+		if n == 0 {
+			return fmt.Errorf("pread of %d bytes at %d: the file ends before", len(p), off)
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// WriteAt writes pieces one behind the other, all of them. With an error a part may have been written.
+func WriteAt(fd *FD, off int64, pieces ...[]byte) error {
+	for _, p := range pieces {
+		for len(p) > 0 {
+			n, err := 0, injected("pwrite")
+			if err == nil {
+				err = retry(func() (err error) { n, err = unix.Pwrite(fd.Raw(), p, off); return err })
+			}
+			if err != nil {
+				return wrap("pwrite", err)
+			}
+			p, off = p[n:], off+int64(n)
+		}
+	}
+	return nil
+}
+
+// Datasync returns once what was written is on the disk.
+func Datasync(fd *FD) error {
+	if err := injected("fdatasync"); err != nil {
+		return wrap("fdatasync", err)
+	}
+	return wrap("fdatasync", retry(func() error { return unix.Fdatasync(fd.Raw()) }))
+}
+
+// Reserve makes a part of a file exist on the disk, so that a write there does not lack room. Where
+// the file system cannot, the file only gets that long.
+func Reserve(fd *FD, off, n int64) error {
+	err := injected("fallocate")
+	if err == nil {
+		err = retry(func() error { return unix.Fallocate(fd.Raw(), 0, off, n) })
+	}
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
+		return wrap("fallocate", err)
+	}
+	size, err := Size(fd)
+	if err != nil || size >= off+n {
+		return err
+	}
+	return Truncate(fd, off+n)
+}
+
+// Truncate sets the length of a file.
+func Truncate(fd *FD, n int64) error {
+	return wrap("ftruncate", retry(func() error { return unix.Ftruncate(fd.Raw(), n) }))
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// graves are records that have to be made none, because they must not be found when the store is opened next: of deleted
+// blocks, of blocks that could not be put, and of what was moved away. A record with an offset of 0 stands for all of
+// its segment.
+type graves struct {
+	mu   sync.Mutex
+	open []index.Block
+}
+
+// bury makes a record none, or leaves that to the next flush if the medium fails. The caller has added to the refs of its
+// segment, so that it is not begun anew before; bury takes that back.
+func (s *Store) bury(b *index.Block) {
+	if s.medium.Lasts() {
+		if err := s.forget(b); err != nil {
+			s.note(fmt.Errorf("a record could not be overwritten, which is tried again: %w", err))
+			s.graves.mu.Lock()
+			s.graves.open = append(s.graves.open, *b)
+			s.graves.mu.Unlock()
+			return
+		}
+	}
+	s.segments[b.Segment].refs.Add(-1)
+}
+
+// buryAll tries again what bury has left.
+func (s *Store) buryAll() error {
+	s.graves.mu.Lock()
+	left := s.graves.open
+	s.graves.open = nil
+	s.graves.mu.Unlock()
+	for i := range left {
+		s.bury(&left[i])
+	}
+	s.graves.mu.Lock()
+	defer s.graves.mu.Unlock()
+	if n := len(s.graves.open); n > 0 {
+		return fmt.Errorf("%d records could not be overwritten: deleted blocks may be there again after the next start", n)
+	}
+	return nil
+}
+
+// forget overwrites a block's record, and what the footer says of it. A lease may be reading the payload, which stays;
+// the header it has read already.
+func (s *Store) forget(b *index.Block) error {
+	g := &s.segments[b.Segment]
+	g.disk.Lock()
+	defer g.disk.Unlock()
+	off := int64(b.Off) * record.PageBytes
+	if off == 0 { // what was moved away has to be on the disk before: else a power cut could lose both
+		if err := s.medium.Sync(int(b.Segment)); err != nil {
+			return err
+		}
+	}
+	if err := s.medium.Write(int(b.Segment), off, make([]byte, record.HeaderBytes)); err != nil {
+		return err
+	}
+	s.dirty.Add(record.PageBytes)
+	return s.mark(g, b)
+}
+
+// mark says in a segment's footer, if it has one, that a block is dead. A segment may have several records of one key.
+func (s *Store) mark(g *segment, b *index.Block) error {
+	end, entry := s.medium.SegmentBytes(), make([]byte, record.EntryBytes)
+	for i := range g.hasFooter.NumEntries {
+		if b.Off == 0 || g.placed[i] != b.Hash {
+			continue
+		}
+		if err := s.medium.Read(int(b.Segment), end-g.hasFooter.EntryOff(i), entry); err != nil {
+			return err
+		}
+		if record.GetEntry(entry).Off == b.Off {
+			return s.medium.Write(int(b.Segment), end-g.hasFooter.MarkOff(i), record.Dead)
+		}
+	}
+	return nil
+}

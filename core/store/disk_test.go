@@ -1,0 +1,127 @@
+package store
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/moewire/moewire/core/store/record"
+)
+
+var errDisk = errors.New("input/output error")
+
+// disk is a medium that lasts, of small segments. What was written since the last Sync may be lost, page by page.
+type disk struct {
+	mu            sync.Mutex
+	segmentBytes  int64
+	secret        record.Secret
+	data, durable [][]byte
+	touched       map[[2]int64]bool // segment and page, written since the last Sync
+	fault         func(op string) (written float64, err error)
+}
+
+func newDisk(segmentBytes int64, numSegments int) *disk {
+	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}}
+	d.secret[0] = 7
+	for range numSegments {
+		d.data = append(d.data, make([]byte, segmentBytes))
+		d.durable = append(d.durable, make([]byte, segmentBytes))
+	}
+	return d
+}
+
+func (d *disk) SegmentBytes() int64            { return d.segmentBytes }
+func (d *disk) NumSegments() int               { return len(d.data) }
+func (d *disk) Lasts() bool                    { return true }
+func (d *disk) Bytes(int, int64, int64) []byte { return nil }
+func (d *disk) Close() error                   { return nil }
+
+// fails has calls fail from now on: how much of a write is written, and the error.
+func (d *disk) fails(fault func(op string) (written float64, err error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fault = fault
+}
+
+func (d *disk) failing(op string) (float64, error) {
+	if d.fault == nil {
+		return 1, nil
+	}
+	return d.fault(op)
+}
+
+func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	share, err := d.failing("write")
+	for _, p := range pieces {
+		whole := int64(len(p))
+		if err != nil {
+			p = p[:int(share*float64(len(p)))]
+		}
+		copy(d.data[segment][off:], p)
+		for page := off / record.PageBytes; page*record.PageBytes < off+int64(len(p)); page++ {
+			d.touched[[2]int64{int64(segment), page}] = true
+		}
+		off += whole
+	}
+	return err
+}
+
+func (d *disk) Read(segment int, off int64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := d.failing("read"); err != nil {
+		return err
+	}
+	copy(p, d.data[segment][off:])
+	return nil
+}
+
+func (d *disk) Sync(int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := d.failing("sync"); err != nil {
+		return err
+	}
+	for at := range d.touched {
+		d.settle(at)
+	}
+	return nil
+}
+
+func (d *disk) settle(at [2]int64) {
+	off := at[1] * record.PageBytes
+	copy(d.durable[at[0]][off:], d.data[at[0]][off:min(off+record.PageBytes, d.segmentBytes)])
+	delete(d.touched, at)
+}
+
+// crash is a disk as it is found after the power was cut: any of the pages that were not synced may have been written.
+func (d *disk) crash(rng *rand.Rand) *disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	share := rng.Float64()
+	for at := range d.touched {
+		if rng.Float64() < share {
+			d.settle(at)
+		}
+	}
+	return d.like(d.durable)
+}
+
+// killed is a disk as it is found after the process was killed: the kernel has all that was written.
+func (d *disk) killed() *disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.like(d.data)
+}
+
+func (d *disk) like(data [][]byte) *disk {
+	other := newDisk(d.segmentBytes, len(data))
+	other.secret = d.secret
+	for i := range data {
+		copy(other.data[i], data[i])
+		copy(other.durable[i], data[i])
+	}
+	return other
+}

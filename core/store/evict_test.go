@@ -1,0 +1,160 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/index"
+)
+
+// TestTailsGoFirst: chains of blocks, some of them used again and again. What is left of a chain is its beginning,
+// chains in use are whole, and no more than a segment's worth of room is lost to blocks that no prefix leads to.
+func TestTailsGoFirst(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<17, 16)}, Config{})
+	chain := func(c int) (keys [][]byte) {
+		for i := range 12 {
+			keys = append(keys, fmt.Appendf(nil, "chain-%d-%d", c, i))
+		}
+		return keys
+	}
+	put := func(keys [][]byte) {
+		parent := ""
+		for _, key := range keys {
+			require.NoError(t, w.put(string(key), parent, payload(string(key), 1, 7000)))
+			parent = string(key)
+		}
+		w.s.Touch(w.ns, keys)
+	}
+	for c := range 60 {
+		put(chain(c))
+		for hot := range min(c, 4) {
+			w.s.Touch(w.ns, chain(hot))
+		}
+	}
+	found := make([]bool, 12)
+	for hot := range 4 {
+		require.Equal(t, 12, w.s.Exists(w.ns, chain(hot), found), "chain %d is in use", hot)
+	}
+	orphans, blocks := 0, 0
+	for c := range 60 {
+		first := w.s.Exists(w.ns, chain(c), found)
+		for _, is := range found[first:] {
+			if is {
+				orphans++
+			}
+		}
+		blocks += first
+	}
+	require.LessOrEqual(t, orphans, 12, "of %d blocks", blocks)
+	st := w.s.Stats()
+	require.Greater(t, float64(st.LiveBytes), 0.6*float64(st.CapacityBytes), "%+v", st)
+	w.accounts()
+}
+
+// TestPinned: a block that is pinned outlives any number of others, until its time is over.
+func TestPinned(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), newDisk(1<<16, 8), Config{})
+	require.NoError(t, w.put("pinned", "", payload("pinned", 1, 3000)))
+	pinned := make([]bool, 2)
+	require.Equal(t, 1, w.s.Pin(w.ns, [][]byte{[]byte("pinned"), []byte("absent")}, time.Now().Add(time.Hour), pinned))
+	require.Equal(t, []bool{true, false}, pinned)
+	w.fill(200)
+	require.Equal(t, payload("pinned", 1, 3000), w.get("pinned"))
+	w.s.Pin(w.ns, [][]byte{[]byte("pinned")}, time.Now(), pinned)
+	w.s.index.Change(w.s.secret.Hash(&w.digest, []byte("pinned")), func(b *index.Block) bool { b.Stamp = 0; return true })
+	w.fill(200)
+	require.False(t, w.has("pinned"))
+}
+
+func (w *world) fill(n int) {
+	for range n {
+		key := fmt.Sprint("other", w.rng.Uint64())
+		require.NoError(w.t, w.put(key, "", payload(key, 1, 5000)))
+	}
+}
+
+// TestLeased: a leased block stays readable where it is, though it is evicted and everything else is written anew.
+func TestLeased(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 8)}, Config{})
+	want := payload("leased", 1, 5000)
+	require.NoError(t, w.put("leased", "", want))
+	leases := make([]Lease, 1)
+	require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte("leased")}, leases))
+	data := leases[0].Data()
+	require.True(t, w.delete("leased"))
+	w.fill(300)
+	require.Equal(t, want, append([]byte{}, data...))
+	leases[0].Release()
+	leases[0].Release()
+	w.fill(100)
+	for i := range w.s.segments {
+		require.Zero(t, w.s.segments[i].refs.Load())
+	}
+}
+
+// TestEverythingLeased: without a segment that may be reclaimed a put is refused, and works once one is released.
+func TestEverythingLeased(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 5)}, Config{})
+	var leases []*Lease
+	refused := 0
+	for i := range 200 {
+		key := fmt.Sprint("k", i)
+		if err := w.put(key, "", payload(key, 1, 5000)); err != nil {
+			require.ErrorIs(t, err, ErrFull)
+			refused++
+			continue
+		}
+		l := make([]Lease, 1)
+		require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte(key)}, l))
+		leases = append(leases, &l[0])
+	}
+	require.NotZero(t, refused)
+	for _, l := range leases {
+		l.Release()
+	}
+	w.fill(50)
+}
+
+// TestHotSince compares with a sort.
+func TestHotSince(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 0))
+	for range 100 {
+		blocks := make([]index.Block, rng.IntN(300))
+		total := int64(0)
+		for i := range blocks {
+			blocks[i] = index.Block{Stamp: rng.Uint64N(1 << rng.IntN(40)), PayloadBytes: uint32(rng.IntN(9000)), KeyBytes: 5}
+			total += blocks[i].RecordBytes()
+		}
+		each := func(f func(*index.Block)) {
+			for i := range blocks {
+				f(&blocks[i])
+			}
+		}
+		limit := rng.Int64N(total + 1)
+		since := LRU{}.HotSince(each, limit)
+		kept, low, high := int64(0), ^uint64(0), uint64(0)
+		for _, b := range blocks {
+			low, high = min(low, b.Stamp), max(high, b.Stamp)
+			if b.Stamp >= since {
+				kept += b.RecordBytes()
+			}
+		}
+		require.LessOrEqual(t, kept, limit)
+		width := uint64(0)
+		if len(blocks) > 0 {
+			width = (high-low)/numBuckets + 1
+		}
+		next := kept // with one more bucket it is too much
+		for _, b := range blocks {
+			if b.Stamp < since && b.Stamp+width >= since {
+				next += b.RecordBytes()
+			}
+		}
+		require.True(t, since == 0 || next > limit, "since %d keeps %d of %d", since, kept, limit)
+	}
+}

@@ -1,0 +1,182 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// TestDiskFails runs random calls while writes, reads and syncs fail, some of them half way, and ends the store
+// without power again and again. Blocks may be missing, and are never wrong; what was deleted and flushed stays away.
+func TestDiskFails(t *testing.T) {
+	for seed := range testenv.NumSeeds(t, 6) {
+		d := newDisk(1<<16, 12)
+		w := newWorld(t, testenv.Seed(t)+seed, d, Config{Durability: FlushNone})
+		m := newModel(w, false)
+		for range 12 {
+			faults := rand.New(rand.NewPCG(m.rng.Uint64(), 1))
+			rate := faults.Float64() * 0.2
+			d.fails(func(string) (float64, error) {
+				if faults.Float64() < rate {
+					return faults.Float64(), errDisk
+				}
+				return 1, nil
+			})
+			for range 80 {
+				m.step()
+			}
+			d.fails(nil)
+			for key, k := range m.keys {
+				m.look(key, k)
+			}
+			m.accounts()
+			d = d.crash(m.rng)
+			m.again(d, true)
+		}
+	}
+}
+
+// TestFullDisk: a put that the disk has no room for is refused, those before it stay, and room made by hand is used again.
+func TestFullDisk(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{})
+	require.NoError(t, w.put("first", "", payload("first", 1, 9000)))
+	full := fmt.Errorf("no space left on device")
+	d.fails(func(op string) (float64, error) {
+		if op == "write" {
+			return 0.5, full
+		}
+		return 1, nil
+	})
+	for i := range 20 {
+		err := w.put(fmt.Sprint("refused", i), "", payload("x", 1, 9000))
+		require.ErrorIs(t, err, ErrFull)
+		require.ErrorIs(t, err, full)
+		require.False(t, w.has(fmt.Sprint("refused", i)))
+	}
+	require.Equal(t, payload("first", 1, 9000), w.get("first"))
+	d.fails(nil)
+	w.s.mu.Lock()
+	for i := range w.s.segments {
+		w.s.segments[i].lost = time.Time{} // retryLost is over
+	}
+	w.s.mu.Unlock()
+	require.NoError(t, w.put("later", "", payload("later", 1, 9000)))
+	require.NotZero(t, w.s.Stats().WriteErrors)
+}
+
+// TestEveryBit flips bits of a store's segments, one at a time: those of headers and footers, all of them or a share, and
+// one of every so many bytes of the rest. A reader gets the right bytes or none.
+func TestEveryBit(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		t.Run(fmt.Sprint("sealed ", sealed), func(t *testing.T) {
+			d := newDisk(1<<15, 4)
+			w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+			keys := map[string][]byte{"a": payload("a", 1, 3000), "bb": payload("bb", 1, 5000), "ccc": nil}
+			for key, data := range keys {
+				require.NoError(t, w.put(key, "", data))
+			}
+			if sealed {
+				require.NoError(t, w.s.sealAllOpen())
+			}
+			image := d.killed()
+			w.s.stop()
+			misses, step := 0, 1
+			if testing.Short() {
+				step = 7
+			}
+			for at := w.rng.IntN(step); at < len(image.data[0]); at += step {
+				for _, bit := range bitsOf(image.data[0], at, w.rng) {
+					misses += w.flipped(image, at, bit, keys)
+				}
+			}
+			w.open(image.killed())
+			require.NotZero(t, misses)
+		})
+	}
+}
+
+// bitsOf are the bits to be flipped of a byte: all where it says something, one of the room between.
+func bitsOf(data []byte, at int, rng *rand.Rand) []int {
+	if page := at / record.PageBytes * record.PageBytes; at-page < record.HeaderBytes+8 && data[page] != 0 {
+		return []int{0, 1, 2, 3, 4, 5, 6, 7}
+	}
+	if data[at] == 0 && at%64 != 0 || at%8 != 0 {
+		return nil
+	}
+	return []int{rng.IntN(8)}
+}
+
+func (w *world) flipped(image *disk, at, bit int, keys map[string][]byte) (misses int) {
+	d := image.killed()
+	d.data[0][at] ^= 1 << bit
+	w.open(d)
+	defer w.s.stop()
+	for key, data := range keys {
+		got := w.get(key)
+		if got == nil {
+			misses++
+			require.False(w.t, w.has(key), "%s at byte %d bit %d", key, at, bit)
+			continue
+		}
+		require.Equal(w.t, append([]byte{}, data...), append([]byte{}, got...), "%s at byte %d bit %d", key, at, bit)
+	}
+	return misses
+}
+
+// TestConcurrentCalls: many readers and writers of the same keys, in a store that evicts all the while.
+func TestConcurrentCalls(t *testing.T) {
+	for name, disks := range map[string]bool{"memory": false, "disk": true} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(1<<16, 8)
+			w := newWorld(t, testenv.Seed(t), d, Config{FlushEvery: time.Millisecond})
+			if !disks {
+				require.NoError(t, w.s.Close())
+				w.open(inMemory{d})
+			}
+			var all sync.WaitGroup
+			for worker := range 6 {
+				all.Go(func() { w.another(uint64(worker)).churn(400) })
+			}
+			all.Wait()
+			w.accounts()
+			for i := range w.s.segments {
+				require.Zero(t, w.s.segments[i].refs.Load())
+				require.Zero(t, w.s.segments[i].pending)
+			}
+			require.NotZero(t, w.s.Stats().SegmentsReclaimed)
+		})
+	}
+}
+
+// another is the same world for another goroutine.
+func (w *world) another(n uint64) *world {
+	other := *w
+	other.rng = rand.New(rand.NewPCG(testenv.Seed(w.t), n))
+	other.tagger = w.tagger.Clone()
+	return &other
+}
+
+func (w *world) churn(steps int) {
+	for range steps {
+		key := fmt.Sprint("key", w.rng.IntN(50))
+		switch w.rng.IntN(5) {
+		case 0, 1:
+			err := w.put(key, "", payload(key, 1, 4000+10*len(key)))
+			require.True(w.t, err == nil || w.has(key) || true, "%v", err)
+		case 2:
+			w.delete(key)
+		default:
+			if got := w.get(key); got != nil {
+				require.Equal(w.t, payload(key, 1, 4000+10*len(key)), got)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package medium
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+const leastBytes = LeastSegments * LeastSegmentBytes
+
+func opened(t *testing.T, path string, capacityBytes int64) *Files {
+	t.Helper()
+	f, err := OpenFiles(path, capacityBytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f
+}
+
+func TestSegmentBytesFor(t *testing.T) {
+	for _, c := range []struct{ capacity, want int64 }{
+		{leastBytes, 1 << 20}, {127 << 20, 1 << 20}, {128 << 20, 2 << 20}, {1 << 30, 16 << 20},
+		{16 << 30, 256 << 20}, {1 << 40, 256 << 20},
+	} {
+		got, err := SegmentBytesFor(c.capacity)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "%d", c.capacity)
+	}
+	_, err := SegmentBytesFor(leastBytes - 1)
+	require.ErrorContains(t, err, "4194303 bytes given; allowed: 4194304 or more")
+	_, err = SegmentBytesFor(1 << 60)
+	require.ErrorContains(t, err, "allowed: 17592186044416 at most")
+}
+
+// TestAgain: what was written is there when the folder is opened next, with the same secret and size of segments.
+func TestAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "store")
+	f := opened(t, path, leastBytes)
+	secret := f.Secret()
+	require.NotZero(t, secret)
+	require.NoError(t, f.Write(2, 4096, []byte("one"), []byte("two")))
+	require.NoError(t, f.Sync(2))
+	require.NoError(t, f.Close())
+	require.NoError(t, f.Close())
+	f = opened(t, path, 200<<20) // larger: more segments of the same size
+	require.Equal(t, secret, f.Secret())
+	require.EqualValues(t, LeastSegmentBytes, f.SegmentBytes())
+	require.Equal(t, 200, f.NumSegments())
+	got := make([]byte, 6)
+	require.NoError(t, f.Read(2, 4096, got))
+	require.Equal(t, "onetwo", string(got))
+	require.Error(t, f.Read(150, 0, got))
+}
+
+// TestShrinks: a smaller capacity has fewer segments and gives the room back; one that is too small for the segments begins
+// anew with another secret.
+func TestShrinks(t *testing.T) {
+	path := t.TempDir()
+	f := opened(t, path, 600<<20) // segments of 8 MiB
+	for segment := range 20 {
+		require.NoError(t, f.Write(segment, 0, []byte("x")))
+	}
+	secret := f.Secret()
+	require.NoError(t, f.Close())
+	f = opened(t, path, 40<<20)
+	require.Equal(t, 5, f.NumSegments())
+	require.Equal(t, secret, f.Secret())
+	info, err := os.Stat(filepath.Join(path, blocksName))
+	require.NoError(t, err)
+	require.EqualValues(t, 40<<20, info.Size())
+	require.NoError(t, f.Close())
+	f = opened(t, path, 8<<20)
+	require.EqualValues(t, LeastSegmentBytes, f.SegmentBytes())
+	require.NotEqual(t, secret, f.Secret())
+	require.Error(t, f.Read(0, 0, make([]byte, 1)))
+}
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	path := t.TempDir()
+	f := opened(t, path, leastBytes)
+	_, err := OpenFiles(path, leastBytes)
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorContains(t, err, path)
+	require.NoError(t, f.Close())
+	opened(t, path, leastBytes)
+}
+
+// TestForeignFolder: another version, a file that is none, and a bit that is wrong are refused, and stay as they are.
+func TestForeignFolder(t *testing.T) {
+	path := t.TempDir()
+	require.NoError(t, opened(t, path, leastBytes).Close())
+	super := filepath.Join(path, superName)
+	good, err := os.ReadFile(super)
+	require.NoError(t, err)
+	for name, change := range map[string]func([]byte) []byte{
+		"none":          func([]byte) []byte { return []byte("hello") },
+		"other version": func(b []byte) []byte { b[4] = 9; return b },
+		"other size":    func(b []byte) []byte { b[10] ^= 1; return b },
+		"no magic":      func(b []byte) []byte { b[0]++; return b },
+	} {
+		wrong := change(bytes.Clone(good))
+		require.NoError(t, os.WriteFile(super, wrong, 0o600))
+		_, err := OpenFiles(path, leastBytes)
+		require.ErrorIs(t, err, ErrForeign, name)
+		left, err := os.ReadFile(super)
+		require.NoError(t, err)
+		require.Equal(t, wrong, left, name)
+	}
+}
+
+// TestFullDisk: room is taken segment by segment before anything is written.
+func TestFullDisk(t *testing.T) {
+	f := opened(t, t.TempDir(), leastBytes)
+	require.NoError(t, f.Write(0, 0, []byte("x")))
+	stop := sys.FailCall("fallocate", os.ErrPermission)
+	require.Error(t, f.Write(1, 0, []byte("x")))
+	require.NoError(t, f.Write(0, 10, []byte("x")))
+	stop()
+	require.NoError(t, f.Write(1, 0, []byte("x")))
+}
+
+func TestMemory(t *testing.T) {
+	m, err := NewMemory(5 << 20)
+	require.NoError(t, err)
+	require.Equal(t, 5, m.NumSegments())
+	require.NoError(t, m.Write(4, LeastSegmentBytes-4, []byte("ab"), []byte("cd")))
+	require.Equal(t, "abcd", string(m.Bytes(4, LeastSegmentBytes-4, 4)))
+	got := make([]byte, 2)
+	require.NoError(t, m.Read(4, LeastSegmentBytes-2, got))
+	require.Equal(t, "cd", string(got))
+	require.False(t, m.Lasts())
+	require.NoError(t, m.Close())
+	_, err = NewMemory(record.PageBytes)
+	require.ErrorContains(t, err, "capacity")
+}

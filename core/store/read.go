@@ -1,0 +1,141 @@
+package store
+
+import (
+	"bytes"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+// Lease keeps a block readable where it is until Release, also if it is deleted or evicted meanwhile. The zero
+// Lease is no block. A Lease is not copied.
+type Lease struct {
+	store *Store
+	block index.Block
+	tag   tag.Tag
+	over  atomic.Bool
+}
+
+// Exists says which blocks there are, by position, and how many of them from the first one on without a gap.
+func (s *Store) Exists(ns NS, keys [][]byte, found []bool) (consecutive int) {
+	n := s.names.of(ns)
+	for i, key := range keys {
+		found[i] = n != nil && record.CheckKey(key) == nil && s.index.Has(s.secret.Hash(&n.digest, key))
+		if found[i] && consecutive == i {
+			consecutive++
+		}
+	}
+	return consecutive
+}
+
+// Acquire leases blocks, by position, and says how many there were. Every lease has to be released. The
+// keys are a chain: the first of them stays longest.
+func (s *Store) Acquire(ns NS, keys [][]byte, leases []Lease) (hits int) {
+	n := s.names.of(ns)
+	if n == nil {
+		return 0
+	}
+	stamp := s.stamps.Add(uint64(len(keys)))
+	for i, key := range keys {
+		if record.CheckKey(key) == nil && s.acquire(n, key, stamp-uint64(i), &leases[i]) {
+			hits++
+		}
+	}
+	n.hits.Add(uint64(hits))
+	n.misses.Add(uint64(len(keys) - hits))
+	return hits
+}
+
+func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
+	found := s.index.Change(s.secret.Hash(&n.digest, key), func(b *index.Block) bool {
+		s.segments[b.Segment].refs.Add(1) // while the block is in the index its segment is not free
+		b.Stamp = max(b.Stamp, stamp)
+		l.block = *b
+		return true
+	})
+	if !found {
+		return false
+	}
+	l.store = s
+	l.over.Store(false)
+	h, err := s.headerOf(&l.block, key)
+	if err != nil {
+		s.spoiled(&l.block)
+		l.Release()
+		return false
+	}
+	l.tag = h.Tag
+	return true
+}
+
+// headerOf reads a block's record and compares the whole key.
+func (s *Store) headerOf(b *index.Block, key []byte) (record.Header, error) {
+	var buf [record.HeaderBytes + record.MaxKeyBytes]byte
+	off, n := int64(b.Off)*record.PageBytes, record.HeaderBytes+int64(b.KeyBytes)
+	src := s.medium.Bytes(int(b.Segment), off, n)
+	if src == nil {
+		src = buf[:n]
+		if err := s.medium.Read(int(b.Segment), off, src); err != nil {
+			s.counts.readErrors.Add(1)
+			return record.Header{}, err
+		}
+	}
+	h, err := s.secret.Get(src, record.Place{Life: s.lifeOf(b), Off: off})
+	if err == nil && (h.PayloadBytes != b.PayloadBytes || !bytes.Equal(h.Key, key)) {
+		err = record.ErrNone
+	}
+	h.Key = nil
+	return h, err
+}
+
+// lifeOf is that of a block's segment, which does not change while the block has a lease.
+func (s *Store) lifeOf(b *index.Block) uint64 { return s.segments[b.Segment].life.Load() }
+
+// spoiled removes a block whose record is damaged, or cannot be read: it must not come back.
+func (s *Store) spoiled(b *index.Block) {
+	s.counts.spoiled.Add(1)
+	s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off })
+}
+
+// Bad tells that a reader has found a block that its tag does not fit. It is removed and counted.
+func (s *Store) Bad(ns NS, key []byte) {
+	if n := s.names.of(ns); n != nil && record.CheckKey(key) == nil {
+		if s.delete(s.secret.Hash(&n.digest, key), anyBlock) {
+			s.counts.spoiled.Add(1)
+		}
+	}
+}
+
+// Held reports whether the lease has a block.
+func (l *Lease) Held() bool { return l.store != nil && !l.over.Load() }
+
+// Bytes is the length of the block.
+func (l *Lease) Bytes() int64 { return int64(l.block.PayloadBytes) }
+
+// Tag is what the writer has said of the block's bytes.
+func (l *Lease) Tag() tag.Tag { return l.tag }
+
+// Data is the block where it lies, if that is memory; else nil. It must not be changed, nor read after Release.
+func (l *Lease) Data() []byte { return l.store.medium.Bytes(int(l.block.Segment), l.off(), l.Bytes()) }
+
+func (l *Lease) off() int64 {
+	return int64(l.block.Off)*record.PageBytes + record.PayloadOff(int(l.block.KeyBytes))
+}
+
+// Read fills p with the block's bytes from off on. They are as they were found: the tag says whether they are right.
+func (l *Lease) Read(off int64, p []byte) error {
+	err := l.store.medium.Read(int(l.block.Segment), l.off()+off, p)
+	if err != nil {
+		l.store.counts.readErrors.Add(1)
+	}
+	return err
+}
+
+// Release ends the lease. Idempotent; the zero Lease has nothing to release.
+func (l *Lease) Release() {
+	if l.store != nil && !l.over.Swap(true) {
+		l.store.segments[l.block.Segment].refs.Add(-1)
+	}
+}

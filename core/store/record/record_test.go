@@ -1,0 +1,179 @@
+package record
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+func secretOf(rng *rand.Rand) (s Secret) {
+	fill(rng, s[:])
+	return s
+}
+
+func fill(rng *rand.Rand, p []byte) {
+	for i := range p {
+		p[i] = byte(rng.Uint32())
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
+	secret := secretOf(rng)
+	for _, keyBytes := range []int{1, 2, 36, 64, 100, MaxKeyBytes} {
+		h := Header{Seq: rng.Uint64(), PayloadBytes: rng.Uint32(), Key: make([]byte, keyBytes)}
+		fill(rng, h.Key)
+		fill(rng, h.Namespace[:])
+		fill(rng, h.Parent[:])
+		fill(rng, h.Tag[:])
+		at := Place{rng.Uint64(), rng.Int64N(1<<40) * PageBytes}
+		buf := bytes.Repeat([]byte{0xff}, int(PayloadOff(keyBytes)))
+		secret.Put(buf, at, &h)
+		got, err := secret.Get(buf, at)
+		require.NoError(t, err)
+		require.Equal(t, h, got)
+		for _, other := range []Place{{at.Life + 1, at.Off}, {at.Life, at.Off + PageBytes}} {
+			_, err := secret.Get(buf, other)
+			require.ErrorIs(t, err, ErrNone)
+		}
+		for bit := range 8 * (HeaderBytes + keyBytes) {
+			if at := bit / 8; at >= 104 && at < HeaderBytes || at >= 12 && at < 16 {
+				continue // room for later
+			}
+			buf[bit/8] ^= 1 << (bit % 8)
+			_, err := secret.Get(buf, at)
+			require.ErrorIs(t, err, ErrNone, "bit %d", bit)
+			buf[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		keyBytes         int
+		payload, off, of int64
+	}{
+		{1, 0, 192, 4096}, {64, 0, 192, 4096}, {65, 3840, 256, 4096}, {65, 3841, 256, 8192},
+		{512, 65536, 640, 69632}, {36, 1 << 20, 192, 1<<20 + 4096},
+	} {
+		require.Equal(t, c.off, PayloadOff(c.keyBytes))
+		require.Equal(t, c.of, Bytes(c.keyBytes, c.payload))
+	}
+}
+
+// TestHashes: of other namespaces, keys or secrets, and where one namespace's bytes end and the key's begin.
+func TestHashes(t *testing.T) {
+	var a, b Secret
+	b[0] = 1
+	var n, m Digest
+	m[31] = 1
+	seen := map[Hash]string{}
+	for name, h := range map[string]Hash{
+		"key": a.Hash(&n, []byte("key")), "other key": a.Hash(&n, []byte("kez")), "longer": a.Hash(&n, []byte("key\x00")),
+		"other namespace": a.Hash(&m, []byte("key")), "other secret": b.Hash(&n, []byte("key")),
+	} {
+		require.Empty(t, seen[h], name)
+		seen[h] = name
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { a.Hash(&n, make([]byte, 36)) }))
+}
+
+func footerOf(rng *rand.Rand, numEntries, numNamespaces int) *Footer {
+	f := &Footer{Seq: rng.Uint64(), Namespaces: make([]Digest, numNamespaces), Entries: make([]Entry, numEntries)}
+	for i := range f.Namespaces {
+		fill(rng, f.Namespaces[i][:])
+	}
+	for i := range f.Entries {
+		e := &f.Entries[i]
+		fill(rng, e.Hash[:])
+		fill(rng, e.Parent[:])
+		e.Stamp, e.Off, e.PayloadBytes = rng.Uint64(), rng.Uint32()|1, rng.Uint32()
+		e.Namespace, e.KeyBytes = uint16(rng.IntN(numNamespaces)), uint16(rng.IntN(MaxKeyBytes))
+	}
+	return f
+}
+
+func TestFooter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 2))
+	secret := secretOf(rng)
+	for _, n := range []int{0, 1, 71, 72, 400} {
+		f := footerOf(rng, n, 3)
+		out := secret.PutFooter(9, f)
+		require.Zero(t, len(out)%PageBytes)
+		require.EqualValues(t, FooterBytes(n, 3), len(out))
+		tail, err := GetTail(out[len(out)-PageBytes:], 9, 64<<20)
+		require.NoError(t, err)
+		require.Equal(t, f.Tail(), tail)
+		got, err := secret.GetFooter(out, tail)
+		require.NoError(t, err)
+		require.Equal(t, f, got)
+		_, err = GetTail(out[len(out)-PageBytes:], 8, 64<<20)
+		require.ErrorIs(t, err, ErrNone)
+		_, err = GetTail(out[len(out)-PageBytes:], 9, PageBytes)
+		require.ErrorIs(t, err, ErrNone)
+		for i := range f.Entries { // a deleted block's mark is overwritten in place
+			at := int64(len(out)) - tail.MarkOff(i)
+			copy(out[at:], Dead)
+			require.Equal(t, f.Entries[i], GetEntry(out[int64(len(out))-tail.EntryOff(i):]))
+			f.Entries[i].Off = 0
+			got, err := secret.GetFooter(out, tail)
+			require.NoError(t, err)
+			require.Equal(t, f.Entries, got.Entries)
+		}
+	}
+}
+
+func TestSegment(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 3))
+	secret, page := secretOf(rng), make([]byte, PageBytes)
+	want := Segment{Life: rng.Uint64(), Bytes: 1 << 20}
+	secret.PutSegment(page, want)
+	got, err := secret.GetSegment(page, 1<<20)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	_, err = secret.GetSegment(page, 2<<20)
+	require.ErrorIs(t, err, ErrNone)
+	other := secretOf(rng)
+	_, err = other.GetSegment(page, 1<<20)
+	require.ErrorIs(t, err, ErrNone)
+	for bit := range 8 * (segmentCheck + checkBytes) {
+		page[bit/8] ^= 1 << (bit % 8)
+		_, err := secret.GetSegment(page, 1<<20)
+		require.ErrorIs(t, err, ErrNone, "bit %d", bit)
+		page[bit/8] ^= 1 << (bit % 8)
+	}
+}
+
+// FuzzGet: whatever is read from a disk, nothing but what was written is a record.
+func FuzzGet(f *testing.F) {
+	secret := Secret{1}
+	good := make([]byte, 1024)
+	secret.Put(good, Place{1, PageBytes}, &Header{Key: []byte("key"), Tag: tag.Tag{2}, PayloadBytes: 7})
+	f.Add(good)
+	footer := secret.PutFooter(1, &Footer{Namespaces: make([]Digest, 1), Entries: make([]Entry, 2)})
+	f.Add(footer)
+	page := make([]byte, PageBytes)
+	secret.PutSegment(page, Segment{1, 1 << 20})
+	f.Add(page)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if h, err := secret.Get(data, Place{1, PageBytes}); err == nil {
+			again := make([]byte, PayloadOff(len(h.Key)))
+			secret.Put(again, Place{1, PageBytes}, &h)
+			_, err := secret.Get(again, Place{1, PageBytes})
+			require.NoError(t, err)
+		}
+		_, _ = secret.GetSegment(data, 1<<20)
+		if len(data) < PageBytes {
+			return
+		}
+		tail, err := GetTail(data[len(data)-PageBytes:], 1, 1<<20)
+		if err == nil && tail.Bytes() <= int64(len(data)) {
+			_, _ = secret.GetFooter(data[int64(len(data))-tail.Bytes():], tail)
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// recover finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
+// open when the store ended, every record is read and compared with its tag.
+func (s *Store) recover() error {
+	for at := range s.segments {
+		if err := s.recoverSegment(at); err != nil {
+			return err
+		}
+	}
+	for _, at := range s.toSeal { // behind the others: they are the newest
+		if err := s.scan(at); err != nil {
+			return err
+		}
+	}
+	for i := range s.outdated {
+		s.segments[s.outdated[i].Segment].refs.Add(1)
+		s.bury(&s.outdated[i])
+	}
+	s.outdated = nil
+	return nil
+}
+
+// recoverSegment takes a segment's footer, or leaves the segment to scan.
+func (s *Store) recoverSegment(at int) error {
+	page := make([]byte, record.PageBytes)
+	if err := s.medium.Read(at, 0, page); err != nil {
+		return nil // it was never written
+	}
+	head, err := s.secret.GetSegment(page, s.medium.SegmentBytes())
+	if err != nil {
+		return nil
+	}
+	g := &s.segments[at]
+	g.life.Store(head.Life)
+	g.next, g.namespaces = record.PageBytes, map[uint16]struct{}{}
+	found, err := s.recoverFooter(at)
+	if err == nil && found {
+		g.state = stateSealed
+		return nil
+	}
+	if err != nil && !errors.Is(err, record.ErrNone) {
+		return err
+	}
+	g.state = stateFull
+	s.toSeal = append(s.toSeal, at)
+	return nil
+}
+
+// recoverFooter adds what a segment's footer names. It reports whether there is one.
+func (s *Store) recoverFooter(at int) (bool, error) {
+	g, end := &s.segments[at], s.medium.SegmentBytes()
+	page := make([]byte, record.PageBytes)
+	if err := s.medium.Read(at, end-record.PageBytes, page); err != nil {
+		return false, nil
+	}
+	tail, err := record.GetTail(page, g.life.Load(), end)
+	if err != nil {
+		return false, err
+	}
+	whole := make([]byte, tail.Bytes())
+	if err := s.medium.Read(at, end-tail.Bytes(), whole); err != nil {
+		return false, nil
+	}
+	f, err := s.secret.GetFooter(whole, tail)
+	if err != nil {
+		return false, err
+	}
+	numbers := make([]NS, len(f.Namespaces))
+	for i, d := range f.Namespaces {
+		if d == (record.Digest{}) {
+			continue // of a segment without blocks
+		}
+		if numbers[i], err = s.names.number(d); err != nil {
+			return false, err
+		}
+	}
+	for i := range f.Entries {
+		s.recoverEntry(at, &f.Entries[i], numbers)
+	}
+	s.seq = max(s.seq, f.Seq)
+	g.hasFooter, g.next = tail, end-tail.Bytes()
+	return true, nil
+}
+
+func (s *Store) recoverEntry(at int, e *record.Entry, numbers []NS) {
+	g := &s.segments[at]
+	g.placed = append(g.placed, e.Hash)
+	off, n := int64(e.Off)*record.PageBytes, record.Bytes(int(e.KeyBytes), int64(e.PayloadBytes))
+	if off < record.PageBytes || off+n > s.medium.SegmentBytes() || e.KeyBytes > record.MaxKeyBytes {
+		return // it was deleted, or moved
+	}
+	s.add(index.Block{
+		Hash: e.Hash, Parent: e.Parent, Stamp: e.Stamp, Off: e.Off, PayloadBytes: e.PayloadBytes,
+		Segment: uint16(at), Namespace: uint16(numbers[e.Namespace]), KeyBytes: e.KeyBytes,
+	})
+}
+
+// add enters a block that was found. Of two of the same key the one that was written later counts; the other one is
+// made none, or it would be found once this one is deleted.
+func (s *Store) add(b index.Block) {
+	s.stamps.Store(max(s.stamps.Load(), b.Stamp))
+	there, added := s.index.Put(b)
+	switch {
+	case there.Segment == b.Segment && there.Off == b.Off && !added:
+	case added:
+		s.account(&b, 1)
+	case s.seqOf(&b) > s.seqOf(&there):
+		s.account(&b, 1)
+		s.account(&there, -1)
+		s.index.Change(b.Hash, func(now *index.Block) bool { *now = b; return true })
+		s.outdated = append(s.outdated, there)
+	default:
+		s.outdated = append(s.outdated, b)
+	}
+}
+
+// seqOf reads the number of a record; 0 if it is none.
+func (s *Store) seqOf(b *index.Block) uint64 {
+	src := make([]byte, record.HeaderBytes+int(b.KeyBytes))
+	off := int64(b.Off) * record.PageBytes
+	if err := s.medium.Read(int(b.Segment), off, src); err != nil {
+		return 0
+	}
+	h, err := s.secret.Get(src, record.Place{Life: s.lifeOf(b), Off: off})
+	if err != nil {
+		return 0
+	}
+	return h.Seq
+}
+
+// scan looks for records at every page of a segment. A bad one is passed by: what follows it may have been
+// flushed.
+func (s *Store) scan(at int) error {
+	end := s.medium.SegmentBytes()
+	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
+	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
+		if err := s.medium.Read(at, off, head); err != nil {
+			break // never written
+		}
+		h, err := s.secret.Get(head, record.Place{Life: s.segments[at].life.Load(), Off: off})
+		n := record.Bytes(len(h.Key), int64(h.PayloadBytes))
+		if err != nil || off+n > end {
+			off += record.PageBytes
+			continue
+		}
+		if err := s.found(at, off, &h); err != nil {
+			return err
+		}
+		off += n
+	}
+	return nil
+}
+
+// found enters a record of a scan, if its payload is whole.
+func (s *Store) found(at int, off int64, h *record.Header) error {
+	ns, err := s.names.number(h.Namespace)
+	if err != nil {
+		return err
+	}
+	g := &s.segments[at]
+	b := index.Block{
+		Hash: s.secret.Hash(&h.Namespace, h.Key), Parent: h.Parent, Stamp: s.stamps.Add(1), Off: uint32(off / record.PageBytes),
+		PayloadBytes: h.PayloadBytes, Segment: uint16(at), Namespace: uint16(ns), KeyBytes: uint16(len(h.Key)),
+	}
+	g.placed = append(g.placed, b.Hash)
+	g.namespaces[uint16(ns)] = struct{}{}
+	g.next = off + b.RecordBytes()
+	s.seq = max(s.seq, h.Seq+1)
+	whole, err := s.isWhole(&b, h)
+	if err != nil || !whole {
+		s.counts.spoiled.Add(1)
+		s.cfg.Log(fmt.Sprintf("a block in segment %d was not whole, and is dropped", at))
+		return nil
+	}
+	s.add(b)
+	return nil
+}
+
+// isWhole compares a payload with its tag.
+func (s *Store) isWhole(b *index.Block, h *record.Header) (bool, error) {
+	tagger := s.names.of(NS(b.Namespace)).tagger
+	tagger.Begin(h.Key, int(h.PayloadBytes))
+	chunk := make([]byte, min(1<<20, int(h.PayloadBytes)))
+	at, left := int64(b.Off)*record.PageBytes+record.PayloadOff(len(h.Key)), int64(h.PayloadBytes)
+	for left > 0 {
+		part := chunk[:min(left, int64(len(chunk)))]
+		if err := s.medium.Read(int(b.Segment), at, part); err != nil {
+			return false, err
+		}
+		tagger.Write(part)
+		at, left = at+int64(len(part)), left-int64(len(part))
+	}
+	return tagger.Tag() == h.Tag, nil
+}

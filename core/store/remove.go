@@ -1,0 +1,140 @@
+package store
+
+import (
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// MaxPins bounds the blocks that are pinned at a time.
+const MaxPins = 1 << 16
+
+// drop removes a block from the index, if sure says so of what is there under the lock of the index.
+func (s *Store) drop(h record.Hash, sure func(*index.Block) bool) bool {
+	dropped, is := index.Block{}, false
+	s.index.Change(h, func(b *index.Block) (keep bool) {
+		is = sure(b)
+		dropped = *b
+		return !is
+	})
+	if is {
+		s.account(&dropped, -1)
+	}
+	return is
+}
+
+// account adds a block that has come, or takes one back that has gone.
+func (s *Store) account(b *index.Block, sign int64) {
+	ns := s.names.of(NS(b.Namespace))
+	ns.blocks.Add(sign)
+	ns.bytes.Add(sign * int64(b.PayloadBytes))
+	s.live.Add(sign * b.RecordBytes())
+}
+
+// Delete removes blocks, by position, and says how many there were. Leases of them stay good.
+func (s *Store) Delete(ns NS, keys [][]byte, deleted []bool) (num int) {
+	n := s.names.of(ns)
+	for i, key := range keys {
+		deleted[i] = n != nil && record.CheckKey(key) == nil && s.delete(s.secret.Hash(&n.digest, key), anyBlock)
+		if deleted[i] {
+			num++
+		}
+	}
+	s.counts.deletes.Add(uint64(num))
+	return num
+}
+
+func anyBlock(*index.Block) bool { return true }
+
+// delete removes a block of which sure is true, for good.
+func (s *Store) delete(h record.Hash, sure func(*index.Block) bool) bool {
+	var b index.Block
+	if !s.drop(h, func(now *index.Block) bool {
+		if !sure(now) {
+			return false
+		}
+		b = *now
+		s.segments[b.Segment].refs.Add(1) // it is not begun anew before the record is none
+		return true
+	}) {
+		return false
+	}
+	s.bury(&b)
+	return true
+}
+
+// Touch says that blocks are used, and says how many there are. The keys are a chain.
+func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
+	n := s.names.of(ns)
+	if n == nil {
+		return 0
+	}
+	stamp := s.stamps.Add(uint64(len(keys)))
+	for i, key := range keys {
+		if record.CheckKey(key) == nil && s.index.Touch(s.secret.Hash(&n.digest, key), stamp-uint64(i)) {
+			num++
+		}
+	}
+	return num
+}
+
+// pins are blocks that are not evicted for a while. They last as long as the store is open.
+type pins struct {
+	mu    sync.Mutex
+	until map[record.Hash]time.Time
+}
+
+// Pin keeps blocks from being evicted until a time, by position; a time that has come ends it. A block that is not
+// there, or one pin more than MaxPins, is false.
+func (s *Store) Pin(ns NS, keys [][]byte, until time.Time, pinned []bool) (num int) {
+	n := s.names.of(ns)
+	for i, key := range keys {
+		pinned[i] = n != nil && record.CheckKey(key) == nil && s.pin(s.secret.Hash(&n.digest, key), until)
+		if pinned[i] {
+			num++
+		}
+	}
+	return num
+}
+
+func (s *Store) pin(h record.Hash, until time.Time) bool {
+	p := &s.pins
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !s.index.Has(h) {
+		return false
+	}
+	if p.until == nil {
+		p.until = map[record.Hash]time.Time{}
+	}
+	if _, again := p.until[h]; !again && len(p.until) >= MaxPins && !p.expire() {
+		return false
+	}
+	p.until[h] = until
+	return true
+}
+
+// expire forgets the pins whose time is over; it reports whether there is room.
+func (p *pins) expire() bool {
+	now := time.Now()
+	for h, until := range p.until {
+		if !until.After(now) {
+			delete(p.until, h)
+		}
+	}
+	return len(p.until) < MaxPins
+}
+
+// now is a copy of the pins that hold.
+func (p *pins) now() map[record.Hash]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire()
+	held := make(map[record.Hash]bool, len(p.until))
+	for h := range p.until {
+		held[h] = true
+	}
+	return held
+}

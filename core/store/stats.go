@@ -1,0 +1,121 @@
+package store
+
+import (
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// counters are those of a store.
+type counters struct {
+	puts, exists, conflicts, full, wouldBlock, deletes atomic.Uint64
+	evictedCold, evictedOrphans, reclaimed, moved      atomic.Uint64
+	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
+}
+
+// Stats are the counts of one moment, and since the store was opened.
+type Stats struct {
+	CapacityBytes, SegmentBytes   int64
+	LiveBytes, DeadBytes          int64 // of records that are blocks, and that were
+	FreeBytes                     int64 // CapacityBytes is all three
+	IndexBytes                    int64
+	NumBlocks                     int
+	Puts, Exists, Conflicts       uint64
+	Full, WouldBlock              uint64
+	Deletes                       uint64
+	EvictedCold, EvictedOrphans   uint64
+	SegmentsReclaimed, MovedBytes uint64
+	Spoiled                       uint64 // blocks that were dropped because a bit was wrong
+	ReadErrors, WriteErrors       uint64
+	Flushes                       uint64
+	Namespaces                    []NamespaceStats
+}
+
+// NamespaceStats are those of one namespace.
+type NamespaceStats struct {
+	Digest, Label string
+	Blocks, Bytes int64
+	Hits, Misses  uint64
+}
+
+// Stats returns the counts.
+func (s *Store) Stats() Stats {
+	c := &s.counts
+	st := Stats{
+		CapacityBytes: s.capacity(), SegmentBytes: s.medium.SegmentBytes(),
+		IndexBytes: s.index.SizeBytes(), NumBlocks: s.index.Len(),
+		Puts: c.puts.Load(), Exists: c.exists.Load(), Conflicts: c.conflicts.Load(),
+		Full: c.full.Load(), WouldBlock: c.wouldBlock.Load(), Deletes: c.deletes.Load(),
+		EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
+		SegmentsReclaimed: c.reclaimed.Load(), MovedBytes: c.moved.Load(), Spoiled: c.spoiled.Load(),
+		ReadErrors: c.readErrors.Load(), WriteErrors: c.writeErrors.Load(), Flushes: c.flushes.Load(),
+	}
+	s.bytes(&st)
+	s.names.mu.RLock()
+	defer s.names.mu.RUnlock()
+	for _, n := range s.names.all {
+		st.Namespaces = append(st.Namespaces, NamespaceStats{
+			Digest: hex.EncodeToString(n.digest[:8]), Label: n.label,
+			Blocks: n.blocks.Load(), Bytes: n.bytes.Load(), Hits: n.hits.Load(), Misses: n.misses.Load(),
+		})
+	}
+	return st
+}
+
+// bytes counts what segments hold. Records that come or go meanwhile may count as dead.
+func (s *Store) bytes(st *Stats) {
+	s.mu.Lock()
+	placed := int64(0)
+	for i := range s.segments {
+		if g := &s.segments[i]; !g.isFree() && g.state != stateLost {
+			placed += g.next
+		}
+	}
+	s.mu.Unlock()
+	st.LiveBytes = s.live.Load()
+	st.DeadBytes = max(0, placed-st.LiveBytes)
+	st.FreeBytes = st.CapacityBytes - st.LiveBytes - st.DeadBytes
+}
+
+// List gives the keys of a namespace's blocks that begin with a prefix, in no order, from a cursor on: at most n
+// of them, and the next cursor, 0 at the end. Blocks that come or go meanwhile may be missed.
+func (s *Store) List(ns NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
+	name := s.names.of(ns)
+	if name == nil {
+		return nil, 0
+	}
+	at := uint64(0)
+	s.index.Each(func(b *index.Block) {
+		if NS(b.Namespace) != ns {
+			return
+		}
+		if at++; at <= cursor || len(keys) >= n {
+			return
+		}
+		if key := s.keyOf(b); key != nil && len(key) >= len(prefix) && string(key[:len(prefix)]) == string(prefix) {
+			keys = append(keys, key)
+		}
+		next = at
+	})
+	if next == at {
+		next = 0
+	}
+	return keys, next
+}
+
+// keyOf reads a block's key; nil if the record is gone or damaged.
+func (s *Store) keyOf(b *index.Block) []byte {
+	head := make([]byte, record.HeaderBytes+int(b.KeyBytes))
+	off := int64(b.Off) * record.PageBytes
+	life := s.lifeOf(b)
+	if err := s.medium.Read(int(b.Segment), off, head); err != nil {
+		return nil
+	}
+	h, err := s.secret.Get(head, record.Place{Life: life, Off: off})
+	if err != nil {
+		return nil
+	}
+	return h.Key
+}

@@ -1,0 +1,169 @@
+// Package store keeps blocks: bytes under a key of a namespace, written once, read whole, and evicted when
+// room is needed. It is the engine of the block store, without connections.
+//
+//	Allocate ─▶ Writing ─ Commit ─▶ index ─ Acquire ─▶ Lease ─ Release
+//	                │                 │
+//	              segments: free ─▶ open ─▶ full ─▶ sealed ─▶ (reclaimed) ─▶ free
+//
+// Blocks lie in segments, one behind the other (package record), in memory or in files (package medium).
+// An index in memory knows them by a hash of namespace and key (package index). Nothing is overwritten: room
+// comes from whole segments, whose hot blocks are written again. A store in files finds its blocks again by the
+// footers of its segments, and where there is no footer by the records themselves.
+//
+// The writer of a block makes its tag (package tag), the reader compares it. The store hands it on, and compares it
+// only where it finds a block again that may be torn.
+package store
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/medium"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// Sentinels.
+var (
+	// ErrExists means that the block is there already, with the same length and tag. Nothing has to be written.
+	ErrExists = errors.New("the block is there already")
+	// ErrConflict means that the key has another block, which stays.
+	ErrConflict = errors.New("the key has another block")
+	// ErrFull means that no room can be made: nothing has happened.
+	ErrFull = errors.New("no room")
+	// ErrTooLarge means that no segment has room for such a block.
+	ErrTooLarge = errors.New("the block is too large")
+	// ErrWouldBlock means that as many bytes are being written as may be: try again later.
+	ErrWouldBlock = errors.New("too much is being written")
+	// ErrClosed means that the store was closed.
+	ErrClosed = errors.New("the store is closed")
+	// ErrNamespaces means that there are as many namespaces as may be.
+	ErrNamespaces = errors.New("too many namespaces")
+)
+
+// Durability says when a commit of a store in files returns.
+type Durability uint8
+
+// The durabilities. Flush is as good with each.
+const (
+	// FlushGroup flushes every Config.FlushEvery, or Config.FlushBytes: a power cut loses what came since.
+	FlushGroup Durability = iota
+	// FlushNone leaves it to the kernel, and to Flush.
+	FlushNone
+	// FlushEach flushes before a block is visible.
+	FlushEach
+)
+
+// Config says what Open makes.
+type Config struct {
+	// Medium is where segments lie: Open owns it, and closes it with the store.
+	Medium medium.Medium
+	// Secret is that of the medium; zeros for a medium that does not last, which gets one.
+	Secret     record.Secret
+	Durability Durability
+	FlushEvery time.Duration // 0: 20 ms
+	FlushBytes int64         // 0: 64 MiB
+	// StagedBytes bounds what is being written to a medium that is not memory; 0: 64 MiB, at least a segment.
+	StagedBytes int64
+	// Policy says what is evicted; nil: LRU.
+	Policy Policy
+	// Log gets one line for each event that an operator must know of. May be nil.
+	Log func(line string)
+}
+
+// Store is safe for concurrent use.
+type Store struct {
+	cfg    Config
+	medium medium.Medium
+	secret record.Secret
+	index  *index.Index
+	names  names
+	stamps atomic.Uint64
+	counts counters
+	pins   pins
+	graves graves
+	live   atomic.Int64 // bytes of the records of all blocks
+	dirty  atomic.Int64 // bytes that were written and not flushed
+	failed error        // the latest failure to begin a segment
+
+	mu         sync.Mutex
+	segments   []segment
+	open       int // the segment that is written to, or none
+	closed     bool
+	seq        uint64 // of records
+	staged     int64
+	toSeal     []int
+	reclaiming bool
+	outdated   []index.Block // of recover
+
+	flushing sync.Mutex // one flush at a time
+	kick     chan struct{}
+	done     chan struct{}
+	stopped  sync.WaitGroup
+}
+
+const none = -1
+
+// Open finds the blocks of a medium again, and begins. It owns the medium, also if it fails.
+func Open(cfg Config) (s *Store, err error) {
+	s = &Store{
+		cfg: cfg.filled(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
+		segments: make([]segment, cfg.Medium.NumSegments()), kick: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if s.secret == (record.Secret{}) {
+		rand.Read(s.secret[:])
+	}
+	if s.medium.Lasts() {
+		if err := s.recover(); err != nil {
+			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())
+		}
+	}
+	s.stopped.Go(s.keep)
+	return s, nil
+}
+
+func (c Config) filled() Config {
+	if c.FlushEvery == 0 {
+		c.FlushEvery = 20 * time.Millisecond
+	}
+	if c.FlushBytes == 0 {
+		c.FlushBytes = 64 << 20
+	}
+	if c.StagedBytes == 0 {
+		c.StagedBytes = 64 << 20
+	}
+	c.StagedBytes = max(c.StagedBytes, c.Medium.SegmentBytes())
+	if c.Policy == nil {
+		c.Policy = LRU{}
+	}
+	if c.Log == nil {
+		c.Log = func(string) {}
+	}
+	return c
+}
+
+// Close seals what is open, so that the next Open is quick, and releases everything. Leases and Writings
+// must have ended. Idempotent.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.retire()
+	s.mu.Unlock()
+	close(s.done)
+	s.stopped.Wait()
+	return errors.Join(s.sealAll(), s.medium.Close())
+}
+
+// MaxBlockBytes is the longest block whose key has so many bytes.
+func (s *Store) MaxBlockBytes(keyBytes int) int64 {
+	room := s.medium.SegmentBytes() - record.PageBytes - record.FooterBytes(1, 1)
+	return min(room-record.PayloadOff(keyBytes), record.MaxPayloadBytes)
+}

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/store/medium"
+	"github.com/moewire/moewire/core/store/record"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+// world is a store and what is known of its blocks.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	s      *Store
+	ns     NS
+	digest record.Digest
+	tagger *tag.Tagger
+	config Config
+}
+
+func digestOf(name string) record.Digest { return sha256.Sum256([]byte(name)) }
+
+func newWorld(t *testing.T, seed uint64, m medium.Medium, config Config) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 5)), digest: digestOf("model"), config: config}
+	w.tagger = tag.New(w.digest)
+	w.open(m)
+	t.Cleanup(func() { require.NoError(t, w.s.Close()) })
+	return w
+}
+
+func (w *world) open(m medium.Medium) {
+	cfg := w.config
+	cfg.Medium = m
+	if d, is := m.(*disk); is {
+		cfg.Secret = d.secret
+	}
+	s, err := Open(cfg)
+	require.NoError(w.t, err)
+	w.s = s
+	w.ns, err = s.Namespace(w.digest, "model")
+	require.NoError(w.t, err)
+}
+
+// payload of a key is made of its name and a version.
+func payload(key string, version, n int) []byte {
+	rng := rand.New(rand.NewPCG(uint64(version), uint64(len(key))))
+	out := append([]byte(fmt.Sprintf("%s/%d/", key, version)), make([]byte, n)...)
+	for i := len(out) - n; i < len(out); i++ {
+		out[i] = byte(rng.Uint32())
+	}
+	return out[:n]
+}
+
+func (w *world) tagOf(key string, data []byte) tag.Tag {
+	w.tagger.Begin([]byte(key), len(data))
+	w.tagger.Write(data)
+	return w.tagger.Tag()
+}
+
+func (w *world) put(key, parent string, data []byte) error {
+	writing, err := w.s.Allocate(Allocation{
+		NS: w.ns, Key: []byte(key), Parent: []byte(parent), Bytes: int64(len(data)), Tag: w.tagOf(key, data),
+	})
+	if err != nil {
+		return err
+	}
+	copy(writing.Buffer(), data)
+	return writing.Commit()
+}
+
+// get is what a reader sees: nil for a miss, or bytes whose tag was compared.
+func (w *world) get(key string) []byte {
+	leases := make([]Lease, 1)
+	if w.s.Acquire(w.ns, [][]byte{[]byte(key)}, leases) == 0 {
+		return nil
+	}
+	l := &leases[0]
+	defer l.Release()
+	data := make([]byte, l.Bytes())
+	if l.Read(0, data) != nil || w.tagOf(key, data) != l.Tag() {
+		w.s.Bad(w.ns, []byte(key))
+		return nil
+	}
+	return data
+}
+
+func (w *world) has(key string) bool {
+	found := make([]bool, 1)
+	w.s.Exists(w.ns, [][]byte{[]byte(key)}, found)
+	return found[0]
+}
+
+func (w *world) delete(key string) bool {
+	deleted := make([]bool, 1)
+	return w.s.Delete(w.ns, [][]byte{[]byte(key)}, deleted) == 1
+}
+
+func (w *world) flush() error { return w.s.Flush(time.Now().Add(time.Minute)) }
+
+// accounts holds the sum of bytes to the capacity, and counts blocks another way.
+func (w *world) accounts() {
+	st := w.s.Stats()
+	require.Equal(w.t, st.CapacityBytes, st.LiveBytes+st.DeadBytes+st.FreeBytes)
+	require.GreaterOrEqual(w.t, st.FreeBytes, int64(0))
+	blocks := int64(0)
+	for _, n := range st.Namespaces {
+		blocks += n.Blocks
+	}
+	require.EqualValues(w.t, st.NumBlocks, blocks)
+}

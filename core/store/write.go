@@ -1,0 +1,297 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+	"github.com/moewire/moewire/core/store/tag"
+)
+
+// Allocation asks for room for a block.
+type Allocation struct {
+	NS          NS
+	Key, Parent []byte // Parent: the block before it in its chain, if any
+	Bytes       int64
+	Tag         tag.Tag
+}
+
+// Writing is room for a block that nobody sees until Commit. The holder ends it by Commit or Abort, and
+// calls one of them at a time. For one goroutine at a time.
+type Writing struct {
+	store  *Store
+	header record.Header
+	block  index.Block
+	at     spot // memory: where it lies; else it is placed by Commit
+	placed bool
+	buf    []byte
+	ended  bool
+	result error
+}
+
+// Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrTooLarge (with both numbers), ErrWouldBlock,
+// ErrClosed, or one that names the argument; nothing has happened then.
+func (s *Store) Allocate(a Allocation) (*Writing, error) {
+	w, err := s.prepare(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.refuseKnown(w); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, ErrClosed
+	case !s.inMemory():
+		err = s.stage(w)
+	default:
+		err = s.reserve(w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (s *Store) prepare(a Allocation) (*Writing, error) {
+	ns := s.names.of(a.NS)
+	if ns == nil {
+		return nil, fmt.Errorf("namespace: %d given; allowed: what Namespace returned", a.NS)
+	}
+	if err := record.CheckKey(a.Key); err != nil {
+		return nil, err
+	}
+	if most := s.MaxBlockBytes(len(a.Key)); a.Bytes < 0 || a.Bytes > most {
+		return nil, fmt.Errorf("%w: %d bytes given; allowed: 0 to %d, what a segment has room for", ErrTooLarge, a.Bytes, most)
+	}
+	w := &Writing{store: s}
+	w.block = index.Block{
+		Hash: s.secret.Hash(&ns.digest, a.Key), Namespace: uint16(a.NS),
+		PayloadBytes: uint32(a.Bytes), KeyBytes: uint16(len(a.Key)),
+	}
+	if len(a.Parent) > 0 {
+		if err := record.CheckKey(a.Parent); err != nil {
+			return nil, fmt.Errorf("parent %w", err)
+		}
+		w.block.Parent = s.secret.Hash(&ns.digest, a.Parent)
+	}
+	w.header = record.Header{
+		Namespace: ns.digest, Parent: w.block.Parent, Tag: a.Tag,
+		PayloadBytes: uint32(a.Bytes), Key: append([]byte(nil), a.Key...),
+	}
+	return w, nil
+}
+
+// inMemory reports whether blocks are written where they stay.
+func (s *Store) inMemory() bool { return s.medium.Bytes(0, 0, 1) != nil }
+
+// stage lends memory in which a block is put together.
+func (s *Store) stage(w *Writing) error {
+	n := int64(w.block.PayloadBytes)
+	if s.staged+n > s.cfg.StagedBytes {
+		s.counts.wouldBlock.Add(1)
+		return fmt.Errorf("%w: %d bytes, of %d at most", ErrWouldBlock, s.staged, s.cfg.StagedBytes)
+	}
+	s.staged += n
+	w.buf = make([]byte, n)
+	return nil
+}
+
+// reserve places a block.
+func (s *Store) reserve(w *Writing) (err error) {
+	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), 1); err != nil {
+		s.counts.full.Add(1)
+		return err
+	}
+	w.placed = true
+	w.buf = s.medium.Bytes(w.at.segment, w.at.off+w.payloadOff(), int64(w.block.PayloadBytes))
+	return nil
+}
+
+func (w *Writing) payloadOff() int64 { return record.PayloadOff(len(w.header.Key)) }
+
+// Buffer is where the payload goes, all of it.
+func (w *Writing) Buffer() []byte { return w.buf }
+
+// Commit makes the block visible. ErrExists or ErrConflict if another block of the key was first, or what Allocate
+// says; then there is no block. Idempotent.
+func (w *Writing) Commit() error {
+	if w.ended {
+		return w.result
+	}
+	w.ended = true
+	w.result = w.store.commit(w)
+	return w.result
+}
+
+func (s *Store) commit(w *Writing) error {
+	if !w.placed {
+		defer s.unstage(w)
+		if err := s.refuseKnown(w); err != nil {
+			return err
+		}
+		if err := s.placeStaged(w); err != nil {
+			return err
+		}
+	}
+	err := s.write(w)
+	if err == nil {
+		err = s.show(w)
+	}
+	s.settle(w, err)
+	return err
+}
+
+func (s *Store) unstage(w *Writing) {
+	s.mu.Lock()
+	s.staged -= int64(w.block.PayloadBytes)
+	s.mu.Unlock()
+}
+
+func (s *Store) placeStaged(w *Writing) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), 1); err != nil {
+		s.counts.full.Add(1)
+		return err
+	}
+	w.placed = true
+	return nil
+}
+
+// write puts the record where it was placed.
+func (s *Store) write(w *Writing) error {
+	w.header.Seq = w.at.seq
+	where := record.Place{Life: w.at.life, Off: w.at.off}
+	head := make([]byte, w.payloadOff())
+	s.secret.Put(head, where, &w.header)
+	var err error
+	if s.inMemory() {
+		err = s.medium.Write(w.at.segment, w.at.off, head)
+	} else {
+		err = s.medium.Write(w.at.segment, w.at.off, head, w.buf)
+	}
+	if err == nil && s.cfg.Durability == FlushEach {
+		err = s.medium.Sync(w.at.segment)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return nil
+}
+
+// show adds the block to the index.
+func (s *Store) show(w *Writing) error {
+	w.block.Segment, w.block.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
+	w.block.Stamp = s.stamps.Add(1)
+	for {
+		there, added := s.index.Put(w.block)
+		if added {
+			break
+		}
+		if err := s.compare(w, &there); err != nil {
+			return err
+		}
+	}
+	s.account(&w.block, 1)
+	s.counts.puts.Add(1)
+	return nil
+}
+
+// settle ends what place has begun. A record that is no block is made none on the disk, too: it must not be found
+// when the store is opened next.
+func (s *Store) settle(w *Writing, err error) {
+	if err != nil {
+		b := w.block
+		b.Segment, b.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
+		s.segments[b.Segment].refs.Add(1)
+		s.bury(&b)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := &s.segments[w.at.segment]
+	g.pending--
+	dirty := s.dirty.Add(w.block.RecordBytes())
+	if errors.Is(err, ErrFull) && s.open == w.at.segment {
+		s.retire() // the medium could not write there
+		s.counts.writeErrors.Add(1)
+	}
+	if g.state == stateFull && g.pending == 0 || dirty >= s.cfg.FlushBytes {
+		s.wake()
+	}
+}
+
+// Abort gives the room back. Idempotent; after Commit it does nothing.
+func (w *Writing) Abort() {
+	if w.ended {
+		return
+	}
+	w.ended, w.result = true, errors.New("the block was given up")
+	if w.placed {
+		w.store.settle(w, w.result)
+		return
+	}
+	w.store.unstage(w)
+}
+
+// refuseKnown is ErrExists or ErrConflict if the key has a block.
+func (s *Store) refuseKnown(w *Writing) error {
+	there, found := s.index.Get(w.block.Hash)
+	if !found {
+		return nil
+	}
+	return s.compare(w, &there)
+}
+
+// compare says what a block is that is there already. One that is damaged is dropped: then nil.
+func (s *Store) compare(w *Writing, there *index.Block) error {
+	h, err := s.headerOf(there, w.header.Key)
+	switch {
+	case err != nil:
+		s.spoiled(there)
+		return nil
+	case h.PayloadBytes == w.header.PayloadBytes && h.Tag == w.header.Tag:
+		s.counts.exists.Add(1)
+		s.index.Touch(there.Hash, s.stamps.Add(1))
+		return ErrExists
+	}
+	s.counts.conflicts.Add(1)
+	return ErrConflict
+}
+
+// Flush returns once all that was committed before is on the disk, or with an error at the deadline.
+func (s *Store) Flush(deadline time.Time) error {
+	done := make(chan error, 1)
+	go func() { done <- s.flush() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Until(deadline)):
+		return fmt.Errorf("flush: not done at its deadline")
+	}
+}
+
+func (s *Store) flush() error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err := s.buryAll(); err != nil {
+		return err
+	}
+	n := s.dirty.Load()
+	if n == 0 || !s.medium.Lasts() {
+		return nil
+	}
+	if err := s.medium.Sync(0); err != nil {
+		return err
+	}
+	s.dirty.Add(-n)
+	s.counts.flushes.Add(1)
+	return nil
+}
