@@ -93,7 +93,7 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	}
 	all := rankset.Upto(dom.NumRanks())
 	word := membership.NewGuard(func() membership.Word { return dom.Members() }, all)
-	set := membership.Set(word.Load())
+	set := membership.Members(word.Load())
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: all, word: word, epoch: set.Epoch(), pollInterval: pollIntervalFor(dom.NumRanks()),

@@ -84,7 +84,7 @@ func (d *FailureDetector) Reset() { d.suspicion.open, d.suspicion.excuses = fals
 // timeout. It takes a few looks until it has decided. Then causes are the ranks to
 // expel; if there are none, no rank is to be blamed before until.
 func (d *FailureDetector) Try(now time.Time, waiting rankset.Set, timeout time.Duration) (causes rankset.Set, until time.Time, decided bool) {
-	set := membership.Set(d.dom.Members().Load())
+	set := membership.Members(d.dom.Members().Load())
 	if !set.In(d.epoch, d.dom.Rank()) {
 		return rankset.Set{}, time.Time{}, true
 	}

@@ -82,7 +82,7 @@ func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool)
 	if v.causes.Empty() {
 		return decided
 	}
-	if membership.Expel(w.b.word, membership.Set(w.members), w.epoch, w.b.self, v.causes) {
+	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.causes) {
 		w.fenced(now, v.causes, "it did not come before the deadline")
 	}
 	return decided

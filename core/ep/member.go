@@ -33,7 +33,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 	defer b.users.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	set := membership.Set(b.word.Load())
+	set := membership.Members(b.word.Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
 		ranks = ranks.Without(b.self) // the bit is another process's
@@ -43,7 +43,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 
 // membersOf is members for waits, which do not hold Buffer.mu.
 func (b *Buffer) membersOf(epoch uint16) rankset.Set {
-	set := membership.Set(b.word.Load())
+	set := membership.Members(b.word.Load())
 	if set.Epoch() != epoch {
 		return rankset.Set{}
 	}

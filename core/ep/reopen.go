@@ -10,7 +10,7 @@ import (
 // openSlot lets peers write into our slab for operation i. A(i) is read
 // before the word is set: a rank that is not in it cannot start to write.
 func (b *Buffer) openSlot(s *slot, i uint64) {
-	set := membership.Set(b.word.Load())
+	set := membership.Members(b.word.Load())
 	if !set.In(b.epoch, b.self) {
 		return // the group went on without us; the next call returns the error
 	}

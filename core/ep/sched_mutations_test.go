@@ -49,8 +49,8 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"open before the members are read", "reopen.go",
-		"set := membership.Set(b.word.Load())",
-		"b.publishOpen(s.index, protocol.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
+		"set := membership.Members(b.word.Load())",
+		"b.publishOpen(s.index, protocol.Word(i, uint16(s.own.id)))\n\tset := membership.Members(b.word.Load())",
 	},
 	{
 		"quiesced too early", "member.go",
@@ -70,7 +70,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"a decision outlives its member set", "fence.go",
-		"membership.Set(w.members), w.epoch", "membership.Set(w.b.word.Load()), w.epoch",
+		"membership.Members(w.members), w.epoch", "membership.Members(w.b.word.Load()), w.epoch",
 	},
 	{
 		"outputs are replaced under their readers", "combine.go",

@@ -39,9 +39,9 @@ type scene struct {
 	decided       uint16   // epoch of the last rendezvous
 	left          map[uint16]bool
 	epochs        int
-	seen          membership.Set // the members word, as last seen
-	losses        int            // of ranks that were members, for any reason
-	lost          int            // of them, those that had the one fault
+	seen          membership.Members // the members word, as last seen
+	losses        int                // of ranks that were members, for any reason
+	lost          int                // of them, those that had the one fault
 	stats         *playStats
 	hosts         []int // of the ranks; nil: all are on one
 	longest       int64 // bytes of a message between hosts
@@ -73,7 +73,7 @@ func newScene(seed uint64, stats *playStats) *scene {
 	sc.flat = flatShape{shape: sc.shape, extra: [protocol.NumExtras]int{rng.IntN(2) * 3}}
 	sc.layOut()
 	sc.members.Store(uint64(membership.Full(1, ranks)))
-	sc.seen = membership.Set(sc.members.Load())
+	sc.seen = membership.Members(sc.members.Load())
 	sc.st.watch, sc.st.convene = sc.watch, sc.convene
 	return sc
 }
@@ -188,7 +188,7 @@ func (sc *scene) ringAll() {
 
 // watch counts the lost ranks, and sees to it that they are never all ranks.
 func (sc *scene) watch() {
-	now := membership.Set(sc.members.Load())
+	now := membership.Members(sc.members.Load())
 	if now == sc.seen {
 		return
 	}
@@ -221,7 +221,7 @@ func (sc *scene) checkLost(gone rankset.Set) {
 }
 
 // epoch looks at the members word, on behalf of the test.
-func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
+func (sc *scene) epoch() uint16 { return membership.Members(sc.members.Load()).Epoch() }
 
 // checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
 func (sc *scene) checkOutcome() error {

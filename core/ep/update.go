@@ -49,7 +49,7 @@ func (b *Buffer) Prepare() (Standing, error) {
 	}
 	b.leaveFor(membership.Updating, ErrBetweenEpochs)
 	st := Standing{Epoch: b.epoch, Next: b.next}
-	if seen := membership.Set(b.word.Load()).Epoch(); int16(seen-b.epoch) > 0 {
+	if seen := membership.Members(b.word.Load()).Epoch(); int16(seen-b.epoch) > 0 {
 		st.Epoch = seen // else it is a wild one: the group does not go back
 	}
 	for j := range b.slots {

@@ -88,7 +88,7 @@ func New(dom domain.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	b := &Buffer{
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
 		mapped: make([]mapped, dom.NumRanks()), remote: remote{maxDrain: maxDrain}, slots: make([]slot, cfg.NumSlots),
-		epoch: membership.Set(dom.Members().Load()).Epoch(),
+		epoch: membership.Members(dom.Members().Load()).Epoch(),
 		life:  membership.Begin(membership.Connecting, errConnect), stopped: make(chan struct{}),
 	}
 	if cfg.Joining {
@@ -212,7 +212,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	defer b.mu.Unlock()
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Members(b.dom.Members().Load())
 	b.detector = ep.NewFailureDetector(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks().And(b.dom.Present())
 	b.fenced, b.wild.ranks = fenced{}, rankset.Set{}
@@ -269,7 +269,7 @@ func (b *Buffer) Members() rankset.Set {
 	if b.life.State() == membership.Closed {
 		return rankset.Set{}
 	}
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Members(b.dom.Members().Load())
 	if set.Epoch() != b.epoch {
 		return rankset.Set{}
 	}
@@ -285,7 +285,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 	if b.life.State() == membership.Closed {
 		return rankset.Set{}, 0, 0
 	}
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Members(b.dom.Members().Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
 		ranks = ranks.Without(b.self) // it is another process's

@@ -88,7 +88,7 @@ func TestFencedAreEnded(t *testing.T) {
 			} else {
 				first.hold() // it looks once rank 1 is quiesced
 			}
-			require.True(t, membership.Fence(doms[0].Members(), membership.Set(doms[0].Members().Load()).Epoch(), 0, 1))
+			require.True(t, membership.Fence(doms[0].Members(), membership.Members(doms[0].Members().Load()).Epoch(), 0, 1))
 			if c.why != "" {
 				require.Eventually(t, func() bool { return first.kills.Load() == c.kills }, connectIn, time.Millisecond)
 			} else if !c.loud {
@@ -125,7 +125,7 @@ func TestWhoIsOutEndsNobody(t *testing.T) {
 	for _, r := range group {
 		require.NoError(t, r.Connect(connectIn))
 	}
-	epoch := membership.Set(doms[1].Members().Load()).Epoch()
+	epoch := membership.Members(doms[1].Members().Load()).Epoch()
 	third.hold()
 	require.True(t, membership.Fence(doms[1].Members(), epoch, 1, 2))
 	first.await(10) // it has seen that
@@ -161,7 +161,7 @@ func TestHousemateIsKept(t *testing.T) {
 			}
 			fence := func(rank int) {
 				m := doms[0].Members()
-				require.True(t, membership.Fence(m, membership.Set(m.Load()).Epoch(), 0, rank))
+				require.True(t, membership.Fence(m, membership.Members(m.Load()).Epoch(), 0, rank))
 			}
 			out.hold()
 			if leaves {

@@ -225,7 +225,7 @@ func (b *Buffer) endObserving() {
 }
 
 // knowMembers notes the ranks that may be lost from now on.
-func (b *Buffer) knowMembers(set membership.Set) {
+func (b *Buffer) knowMembers(set membership.Members) {
 	b.rec.known = set.Ranks().Without(b.self)
 	b.rec.area.SetEpoch(b.epoch)
 }

@@ -73,7 +73,7 @@ func TestFencedBeforeItEnters(t *testing.T) {
 	group := newUnconnected(t, 2)
 	require.NoError(t, group[0].Connect(connectIn))
 	members := group[0].dom.Members()
-	require.True(t, membership.Fence(members, membership.Set(members.Load()).Epoch(), 0, 1))
+	require.True(t, membership.Fence(members, membership.Members(members.Load()).Epoch(), 0, 1))
 	require.ErrorIs(t, group[1].Connect(connectIn), ep.ErrFenced)
 	group[1].isQuiesced()
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)

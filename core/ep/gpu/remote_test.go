@@ -185,7 +185,7 @@ func TestHostsInstallAgain(t *testing.T) {
 	_, err := r.Prepare()
 	require.NoError(t, err)
 	members := r.dom.Members()
-	next := membership.Set(members.Load()).Epoch() + 1
+	next := membership.Members(members.Load()).Epoch() + 1
 	require.True(t, membership.Install(members, next+1, r.dom.Present()))
 	for range 2 {
 		runs := true

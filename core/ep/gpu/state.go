@@ -36,7 +36,7 @@ func (b *Buffer) checkUsable() error {
 		b.surrender(f)
 	} else if f.Kind != 0 {
 		b.leaveFor(membership.Failed, b.meaning(f))
-	} else if word := b.dom.Members().Load(); !membership.Set(word).In(b.epoch, b.self) {
+	} else if word := b.dom.Members().Load(); !membership.Members(word).In(b.epoch, b.self) {
 		b.expelled(word)
 	}
 	return b.life.Why()
@@ -79,7 +79,7 @@ func (b *Buffer) expelled(word uint64) {
 // Until this rank says that it is quiesced, the others do not use a slot again that it
 // may write to.
 func (b *Buffer) leaveFor(state membership.State, why error) {
-	b.engine.SetMembers(b.nobody())
+	b.engine.SetMembers(b.noMembers())
 	b.leave(state, why)
 	if state == membership.Updating || state == membership.Closed {
 		b.rec.area.SetLeft(b.epoch)
@@ -88,8 +88,8 @@ func (b *Buffer) leaveFor(state membership.State, why error) {
 	b.wakeAll()
 }
 
-// nobody is a word of members without this rank.
-func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
+// noMembers is a word of members without this rank.
+func (b *Buffer) noMembers() uint64 { return uint64(membership.Full(b.epoch, 0)) }
 
 func (b *Buffer) leave(state membership.State, why error) {
 	b.life.Leave(state, why)

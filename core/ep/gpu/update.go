@@ -36,7 +36,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	return ep.Standing{
-		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
+		Epoch: membership.Members(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
 	}, nil
 }
 
@@ -234,7 +234,7 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 func (b *Buffer) leaveOut(ranks rankset.Set) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	absent := ranks.And(membership.Set(b.dom.Members().Load()).Ranks())
+	absent := ranks.And(membership.Members(b.dom.Members().Load()).Ranks())
 	if membership.LeaveOut(b.dom.Members(), b.epoch, ranks) {
 		b.fenced.absent = b.fenced.absent.Or(absent)
 		b.wakeAll()
@@ -255,7 +255,7 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	if !membership.Install(b.dom.Members(), epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)
 	}
-	if set := membership.Set(b.dom.Members().Load()); set.Epoch() != epoch || !set.Ranks().Minus(present).Empty() {
+	if set := membership.Members(b.dom.Members().Load()); set.Epoch() != epoch || !set.Ranks().Minus(present).Empty() {
 		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ep.ErrFenced, epoch)
 	}
 	return nil

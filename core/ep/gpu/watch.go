@@ -158,7 +158,7 @@ func (b *Buffer) announceQuiesced() {
 // fenceTheDying takes ranks out when their processes end. On a device a wait may begin
 // at any time, so no rank has to wait for them first.
 func (b *Buffer) fenceTheDying(now time.Time) {
-	others := membership.Set(b.dom.Members().Load()).Ranks().Without(b.self)
+	others := membership.Members(b.dom.Members().Load()).Ranks().Without(b.self)
 	for r := range b.detector.Dying(others).All() {
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) {
 			b.lost++
@@ -172,10 +172,10 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 // ranks write nothing more.
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
-	if out := b.entered.Minus(membership.Set(word).Ranks()); !out.Empty() {
+	if out := b.entered.Minus(membership.Members(word).Ranks()); !out.Empty() {
 		quiesced := b.quiesced(out)
 		b.engine.SetQuiesced(quiesced)
-		if membership.Set(word).In(b.epoch, b.self) {
+		if membership.Members(word).In(b.epoch, b.self) {
 			b.endFenced(out.Minus(quiesced), now)
 		}
 	}
@@ -183,7 +183,7 @@ func (b *Buffer) order(now time.Time) {
 		w.members, w.timedOut, w.until = word, rankset.Set{}, time.Time{} // the device's deadlines start again
 		b.detector.Reset()
 		b.engine.SetMembers(word)
-		if set := membership.Set(word); set.In(b.epoch, b.self) {
+		if set := membership.Members(word); set.In(b.epoch, b.self) {
 			b.recordLeavers(now, set.Ranks())
 		}
 	}
@@ -193,7 +193,7 @@ func (b *Buffer) order(now time.Time) {
 // deadline that has passed.
 func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	w := &b.watch
-	word := membership.Set(w.members)
+	word := membership.Members(w.members)
 	if !word.In(b.epoch, b.self) {
 		return watchBusy // the next turn notices
 	}
@@ -252,7 +252,7 @@ func (w *watch) waited(rank int, now time.Time) time.Duration {
 // conditions: the group is still the one in which the suspicion began, and the ranks
 // that caused it are still late. So a rank that came meanwhile is not blamed for the
 // next wait.
-func (b *Buffer) blameStraggler(now time.Time, seen membership.Set) {
+func (b *Buffer) blameStraggler(now time.Time, seen membership.Members) {
 	causes, until, decided := b.detector.Try(now, b.watch.timedOut, b.timeout)
 	if !decided {
 		return

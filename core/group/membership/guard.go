@@ -38,7 +38,7 @@ func (g *Guard) Load() uint64 {
 	seen := g.seen.Load() // before the word: so the word is a part of it
 	word := g.word()
 	now := word.Load()
-	if !g.begun.Load() || Set(now).Epoch() != Set(seen).Epoch() {
+	if !g.begun.Load() || Members(now).Epoch() != Members(seen).Epoch() {
 		return g.within(word, now)
 	}
 	if now&^seen != 0 {
@@ -55,8 +55,8 @@ func (g *Guard) Load() uint64 {
 // within takes ranks that the group does not have out of a word of another epoch, and
 // returns what is left: an Install that finds them there would never swap the word.
 func (g *Guard) within(word Word, now uint64) uint64 {
-	none := Set(now).Ranks().Minus(g.all)
-	left := uint64(Set(now).Without(none))
+	none := Members(now).Ranks().Minus(g.all)
+	left := uint64(Members(now).Without(none))
 	if !none.Empty() {
 		g.repaired.Add(1)
 		swapHere(word, now, left)

@@ -17,42 +17,42 @@ const (
 // The ranks leave the epoch alone.
 const _ uint = epochShift - rankset.MaxRanks
 
-// Word is where a Set is kept. Where all ranks can map it, it is an atomic. Elsewhere
+// Word is where the members are kept. Where all ranks can map it, it is an atomic. Elsewhere
 // CompareAndSwap may also fail because the ranks have yet to agree on the change.
 type Word interface {
 	Load() uint64
 	CompareAndSwap(old, next uint64) bool
 }
 
-// Set is one value of the members word. A rank is in it when the epoch is the
+// Members is one value of the members word: an epoch, and the ranks that belong to it. A rank is in it when the epoch is the
 // one it joined and its bit is set: use In, which checks both.
-type Set uint64
+type Members uint64
 
 // New returns the set of the given ranks in an epoch.
-func New(epoch uint16, ranks rankset.Set) Set {
-	return Set(uint64(epoch)<<epochShift | ranks.Word())
+func New(epoch uint16, ranks rankset.Set) Members {
+	return Members(uint64(epoch)<<epochShift | ranks.Word())
 }
 
 // Full returns the set of ranks 0 to numRanks-1 in an epoch.
-func Full(epoch uint16, numRanks int) Set { return New(epoch, rankset.Upto(numRanks)) }
+func Full(epoch uint16, numRanks int) Members { return New(epoch, rankset.Upto(numRanks)) }
 
 // Epoch returns the epoch of the set.
-func (s Set) Epoch() uint16 { return uint16(s >> epochShift) }
+func (m Members) Epoch() uint16 { return uint16(m >> epochShift) }
 
 // Ranks returns the members.
-func (s Set) Ranks() rankset.Set { return rankset.FromWord(uint64(s) & (1<<epochShift - 1)) }
+func (m Members) Ranks() rankset.Set { return rankset.FromWord(uint64(m) & (1<<epochShift - 1)) }
 
 // Without returns the set without ranks, in the same epoch.
-func (s Set) Without(ranks rankset.Set) Set { return Set(uint64(s) &^ ranks.Word()) }
+func (m Members) Without(ranks rankset.Set) Members { return Members(uint64(m) &^ ranks.Word()) }
 
 // In reports whether the rank that joined in epoch is a member.
-func (s Set) In(epoch uint16, rank int) bool {
-	return s.Epoch() == epoch && s.Ranks().Has(rank)
+func (m Members) In(epoch uint16, rank int) bool {
+	return m.Epoch() == epoch && m.Ranks().Has(rank)
 }
 
 // String gives the epoch and the ranks, one bit each.
-func (s Set) String() string {
-	return fmt.Sprintf("epoch %d, %d ranks %b", s.Epoch(), s.Ranks().Len(), s.Ranks().Word())
+func (m Members) String() string {
+	return fmt.Sprintf("epoch %d, %d ranks %b", m.Epoch(), m.Ranks().Len(), m.Ranks().Word())
 }
 
 // Leave takes rank out of the word while the word still has the epoch that
@@ -73,7 +73,7 @@ type here interface {
 // It reports whether this call took any out.
 func LeaveOut(word Word, epoch uint16, ranks rankset.Set) bool {
 	for {
-		old := Set(word.Load())
+		old := Members(word.Load())
 		if old.Epoch() != epoch || old.Ranks().And(ranks).Empty() {
 			return false
 		}
@@ -91,7 +91,7 @@ func LeaveOut(word Word, epoch uint16, ranks rankset.Set) bool {
 // It reports whether this call took target out.
 func Fence(word Word, epoch uint16, by, target int) bool {
 	for {
-		old := Set(word.Load())
+		old := Members(word.Load())
 		if !old.In(epoch, by) || !old.In(epoch, target) {
 			return false
 		}
@@ -107,7 +107,7 @@ func Fence(word Word, epoch uint16, by, target int) bool {
 // Expel takes the blamed ranks out on behalf of rank by, if the word is still the
 // one in which they were blamed. After any change the failure detector must look again:
 // a late rank may have waited for a rank that is lost by now.
-func Expel(word Word, seen Set, epoch uint16, by int, blamed rankset.Set) bool {
+func Expel(word Word, seen Members, epoch uint16, by int, blamed rankset.Set) bool {
 	if !seen.In(epoch, by) || seen.Ranks().And(blamed) != blamed {
 		return false
 	}
@@ -120,7 +120,7 @@ func Expel(word Word, seen Set, epoch uint16, by int, blamed rankset.Set) bool {
 func Install(word Word, epoch uint16, ranks rankset.Set) bool {
 	next := uint64(New(epoch, ranks))
 	for {
-		old := Set(word.Load())
+		old := Members(word.Load())
 		switch ahead := int16(old.Epoch() - epoch); {
 		case ahead == 0:
 			return true

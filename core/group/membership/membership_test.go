@@ -36,7 +36,7 @@ func TestLeave(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, int32(8), wins.Load())
-	require.Equal(t, Full(3, 0), Set(word.Load()))
+	require.Equal(t, Full(3, 0), Members(word.Load()))
 	word.Store(uint64(Full(4, 8)))
 	require.False(t, Leave(&word, 3, 0), "a process of an old epoch takes nobody out")
 }
@@ -50,8 +50,8 @@ func TestExpel(t *testing.T) {
 	require.False(t, Expel(&word, seen, 3, 0, rankset.Of(9)), "no member")
 	require.True(t, Fence(&word, 3, 1, 3))
 	require.False(t, Expel(&word, seen, 3, 0, rankset.Of(2)), "the set has changed")
-	require.True(t, Expel(&word, Set(word.Load()), 3, 0, rankset.Of(1, 2)))
-	require.Equal(t, rankset.Of(0), Set(word.Load()).Ranks())
+	require.True(t, Expel(&word, Members(word.Load()), 3, 0, rankset.Of(1, 2)))
+	require.Equal(t, rankset.Of(0), Members(word.Load()).Ranks())
 }
 
 // TestLeaveOut: a rank that has left an epoch takes ranks that were not at a rendezvous out of it.
@@ -61,12 +61,12 @@ func TestLeaveOut(t *testing.T) {
 	require.True(t, Leave(&word, 3, 0))
 	require.False(t, LeaveOut(&word, 2, rankset.Of(1, 2, 3)), "an epoch that is over")
 	require.True(t, LeaveOut(&word, 3, rankset.Of(2, 3)))
-	require.Equal(t, rankset.Of(1), Set(word.Load()).Ranks())
+	require.Equal(t, rankset.Of(1), Members(word.Load()).Ranks())
 	require.False(t, LeaveOut(&word, 3, rankset.Of(2, 3)), "they are out")
 	agreed := &agreedWord{Uint64: &word}
 	require.True(t, LeaveOut(agreed, 3, rankset.Of(1)))
 	require.Zero(t, agreed.asked)
-	require.Zero(t, Set(word.Load()).Ranks())
+	require.Zero(t, Members(word.Load()).Ranks())
 }
 
 // agreedWord is one that others have a part in.

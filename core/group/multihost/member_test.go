@@ -54,7 +54,7 @@ func TestExpel(t *testing.T) {
 			}
 			g := newTroupe(t, []string{"a", "b", "a", "c"}, nil)
 			word := g.domains[by].Members()
-			seen := membership.Set(word.Load())
+			seen := membership.Members(word.Load())
 			if !membership.Expel(word, seen, 1, by, rankset.Of(target)) {
 				require.Contains(t, []rankset.Set{rankset.Upto(4), rankset.Upto(4).Without(target)}, ranksOf(word.Load()))
 			}

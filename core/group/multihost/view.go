@@ -171,7 +171,7 @@ func (v *view) Tick() {
 func (v *view) Crashed(error) {
 	page, self := v.local.Members(), v.participants.self
 	for old := page.Load(); v.isOf(epochOf(old)) && ranksOf(old).Has(self); old = page.Load() {
-		if page.CompareAndSwap(old, uint64(membership.Set(old).Without(rankset.Of(self)))) {
+		if page.CompareAndSwap(old, uint64(membership.Members(old).Without(rankset.Of(self)))) {
 			v.ringAll()
 			return
 		}
@@ -303,7 +303,7 @@ func (v *view) ask(old uint64, removals rankset.Set) (done bool) {
 			done = true
 		}
 	})
-	return done && page.Load() == uint64(membership.Set(old).Without(removals))
+	return done && page.Load() == uint64(membership.Members(old).Without(removals))
 }
 
 // sendDueBeat sends the beat that is due.

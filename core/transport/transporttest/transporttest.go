@@ -119,7 +119,7 @@ func testControlIsShared(t *testing.T, h Harness) {
 	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
 		t.Error("nobody else changes the word, and it did not change")
 	}
-	if got := membership.Set(domains[2].Members().Load()).Epoch(); got != 2 {
+	if got := membership.Members(domains[2].Members().Load()).Epoch(); got != 2 {
 		t.Errorf("the epoch that another rank raised is %d, not 2", got)
 	}
 }
