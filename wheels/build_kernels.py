@@ -39,7 +39,7 @@ def compiler(name: str) -> Path:
             "-r", pin)  # fmt: skip
         try:
             fresh.rename(folder)
-        except OSError:  # somebody was faster
+        except OSError:  # another build was faster
             shutil.rmtree(fresh)
     (library,) = folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.1?")
     return library

@@ -18,7 +18,7 @@ import (
 // checkPreReduced refuses flat rows and too few weights for a pre-reduced dispatch.
 func checkPreReduced(a *DispatchArgs) error {
 	if a.Flat {
-		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only: of flat rows whoever runs the experts makes the sums")
+		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only: the sums of flat rows are made where the experts run")
 	}
 	if n := a.NumTokens * a.TopK; len(a.TopkWeights) < n {
 		return invalid("topk_weights has %d entries, pre_reduce with topk_idx [%d, %d] needs %d", len(a.TopkWeights), a.NumTokens, a.TopK, n)

@@ -54,7 +54,7 @@ func (f *Fabric) deliverSigned(from endpoint.Peer, handshake []byte) error {
 	}
 	theirs, to, b := handshakeID(b), handshakeID(b[len(handshakeID{}):]), b[handshakeIDsBytes:]
 	if theirs == f.id || theirs == (handshakeID{}) {
-		return fmt.Errorf("%w: this fabric's own, or nobody's", endpoint.ErrHandshake)
+		return fmt.Errorf("%w: its id is this fabric's own, or 0", endpoint.ErrHandshake)
 	}
 	p, err := f.peerOf(from)
 	if err != nil {

@@ -73,11 +73,11 @@ func (c *Controls) refused(p *conn, err error) {
 	if p.failure = err; p.failed.IsZero() {
 		p.failed = time.Now()
 	}
-	nobody := errors.Is(err, sys.ErrNoListener)
+	noListener := errors.Is(err, sys.ErrNoListener)
 	switch {
-	case nobody && p.cause != nil:
+	case noListener && p.cause != nil:
 		c.ended(p, EndExited, fmt.Errorf("%w; then %w", p.cause, err))
-	case p.met, !nobody && p.tries < firstTries && time.Since(p.failed) < firstFor:
+	case p.met, !noListener && p.tries < firstTries && time.Since(p.failed) < firstFor:
 		c.later(p)
 	default:
 		c.ended(p, EndBroken, err)

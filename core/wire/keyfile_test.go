@@ -75,7 +75,7 @@ const keyFileVariable = "MOEWIRE_TEST_WIRE_KEY_FILE"
 func TestKeyFileOfNobody(t *testing.T) {
 	if path := os.Getenv(keyFileVariable); path != "" {
 		_, err := NewKeyring(FromFile(path))
-		require.ErrorContains(t, err, "it may be anybody")
+		require.ErrorContains(t, err, "any of them may be its owner")
 		return
 	}
 	path := filepath.Join(t.TempDir(), "keys")

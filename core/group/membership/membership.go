@@ -24,8 +24,8 @@ type Word interface {
 	CompareAndSwap(old, next uint64) bool
 }
 
-// Members is one value of the members word: an epoch, and the ranks that belong to it. A rank is in it when the epoch is the
-// one it joined and its bit is set: use In, which checks both.
+// Members is one value of the members word: an epoch, and the ranks that belong to it. A rank
+// is in it when the epoch is the one it joined and its bit is set: use In, which checks both.
 type Members uint64
 
 // New returns the set of the given ranks in an epoch.

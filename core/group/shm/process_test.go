@@ -233,7 +233,7 @@ func TestOverflowUserIsRefused(t *testing.T) {
 		c.tell(strings.Join(all, "\n"))
 	}
 	within(t, 10*time.Second, func() {
-		if got := children[1].hear("error"); !strings.Contains(got, "it may be anybody") {
+		if got := children[1].hear("error"); !strings.Contains(got, "any of them may be its owner") {
 			t.Errorf("rank 1: %q", got)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 
 // ErrUnmappedUser means that a user id says nothing: see CheckUser.
 var ErrUnmappedUser = errors.New("it is the id that the kernel says of every user whom this user namespace does not map " +
-	"(/proc/sys/kernel/overflowuid), so it may be anybody; run under a user id that the namespace maps")
+	"(/proc/sys/kernel/overflowuid), so any of them may be its owner; run under a user id that the namespace maps")
 
 // CheckUser reports whether a user id, as the kernel has told it of a process or
 // a file, is that of this process. what is that process or file, for the error.

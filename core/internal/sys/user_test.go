@@ -26,8 +26,8 @@ func TestUserView(t *testing.T) {
 		{"another", userView{own: 1000, overflow: 65534}, 1001, "belongs to user id 1001, this process to 1000"},
 		{"nobody's, seen by somebody", userView{own: 1000, overflow: 65534}, 65534, "this process to 1000"},
 		{"nobody, where all are mapped", userView{own: 65534, overflow: 65534, total: true}, 65534, ""},
-		{"nobody, where not all are", userView{own: 65534, overflow: 65534}, 65534, "it may be anybody"},
-		{"nobody, under another name", userView{own: 99, overflow: 99}, 99, "it may be anybody"},
+		{"nobody, where not all are", userView{own: 65534, overflow: 65534}, 65534, "any of them may be its owner"},
+		{"nobody, under another name", userView{own: 99, overflow: 99}, 99, "any of them may be its owner"},
 		{"another of nobody's", userView{own: 65534, overflow: 65534}, 1000, "this process to 65534"},
 	} {
 		err := c.view.check("process 7", c.uid)

@@ -1,5 +1,4 @@
-// Moewire as a C program uses it: its functions are given by address, its
-// structs are filled by whoever calls this.
+// Moewire as a C program uses it: the caller gives its functions by address, and fills its structs.
 
 #define _GNU_SOURCE
 
