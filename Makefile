@@ -19,7 +19,7 @@ help:
 	@echo 'make kernels compile the CUDA kernels for a release (no GPU needed)'
 	@echo 'make gpu-test, make gpu-bench   on a machine with a GPU, each in ten minutes'
 	@echo 'make generate  write the files that are made of others, after a change of core/ep/protocol,'
-	@echo '               of a header of the CUDA kernels or of capi/include'
+	@echo '               of core/limits, of a header of the CUDA kernels or of capi/include'
 	@echo 'make venv    only install what the others need, into $(VENV)'
 	@echo 'make clean   remove what was built'
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -151,5 +152,5 @@ func checkShapeFlags(shape *C.mw_shape_t) error {
 	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [protocol.NumExtras]C.uint32_t{}):
 		return invalid("num_topk and extra_row_bytes are %d and %v, allowed 0 without MW_SHAPE_FLAT", int64(shape.num_topk), shape.extra_row_bytes)
 	}
-	return inRange("num_topk", int64(shape.num_topk), 0, protocol.MaxTopK)
+	return inRange(limits.Range{Name: limits.TopK.Name, Most: limits.TopK.Most}, int64(shape.num_topk)) // 0: no routing
 }

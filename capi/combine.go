@@ -4,12 +4,11 @@ package main
 import "C"
 
 import (
-	"math"
 	"sync"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -77,7 +76,7 @@ func (c *combine) read(a *C.mw_combine_args_t, b *buffer, h node.Handle) (err er
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
 	}
-	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
+	if err := inRange(limits.NumTokens, int64(a.num_tokens)); err != nil {
 		return err
 	}
 	flat := a.flags&C.MW_COMBINE_FLAT != 0
@@ -95,7 +94,7 @@ func (c *combine) read(a *C.mw_combine_args_t, b *buffer, h node.Handle) (err er
 // checkSelections refuses selections of a flat combine, which has none.
 func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 	if !flat {
-		return inRange("num_topk", int64(a.num_topk), 1, protocol.MaxTopK)
+		return inRange(limits.TopK, int64(a.num_topk))
 	}
 	if a.topk_idx != 0 || a.topk_weights != 0 || a.num_topk != 0 {
 		return invalid("topk_idx, topk_weights or num_topk is given, allowed 0 with MW_COMBINE_FLAT")

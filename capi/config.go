@@ -4,19 +4,18 @@ package main
 import "C"
 
 import (
+	"math"
 	"strings"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/shm"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )
-
-// Both sides agree on the version.
-var _ = [1]struct{}{}[node.ABIVersion-C.MW_ABI_VERSION]
 
 // configOf reads a configuration. What it does not check here, node.New does.
 func configOf(c *C.mw_config_t) (cfg node.Config, err error) {
@@ -41,29 +40,26 @@ func configOf(c *C.mw_config_t) (cfg node.Config, err error) {
 	return cfg, err
 }
 
-// checkConfig checks the numbers that stand for choices, and those that are wider in C.
+// checkConfig checks what Go does not have: numbers that stand for types that are narrower there,
+// -1 for any negative time, and numbers that only C has.
 func checkConfig(c *C.mw_config_t) error {
 	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_RDMA_DC |
 		C.MW_CONFIG_KILL_FENCED
 	if c.flags&^known != 0 {
 		return invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), uint32(known))
 	}
-	if c.num_bytes > 1<<62 {
-		return invalid("config->num_bytes is %d, allowed up to 2^62", uint64(c.num_bytes))
+	if most := limits.NumBytes.Most; uint64(c.num_bytes) > uint64(most) { // as an int64 it may be negative
+		return invalid("config->num_bytes is %d, allowed %s", uint64(c.num_bytes), limits.NumBytes)
 	}
 	return inRanges([]ranged{
-		{"config->stores", int64(c.stores), C.MW_STORES_AUTO, C.MW_STORES_STREAMING},
-		{"config->huge_pages", int64(c.huge_pages), C.MW_HUGE_PAGES_NEVER, C.MW_HUGE_PAGES_REQUIRE},
-		{"config->numa", int64(c.numa), C.MW_NUMA_NONE, C.MW_NUMA_LOCAL},
-		{"config->num_threads", int64(c.num_threads), 0, cpu.MaxThreads},
-		{"config->prefetch", int64(c.prefetch), cpu.NoPrefetch, cpu.MaxPrefetch},
-		{"config->spin_us", int64(c.spin_us), -1, time.Second.Microseconds()},
-		{"config->transport", int64(c.transport), C.MW_TRANSPORT_AUTO, C.MW_TRANSPORT_RDMA},
-		{"config->protection", int64(c.protection), C.MW_PROTECTION_DIGEST, C.MW_PROTECTION_ENCRYPT},
-		{"config->tcp_zero_copy", int64(c.tcp_zero_copy), C.MW_ZERO_COPY_AUTO, C.MW_ZERO_COPY_OFF},
-		{"config->device", int64(c.device), C.MW_DEVICE_CPU, C.MW_DEVICE_CUDA},
-		{"config->device_ordinal", int64(c.device_ordinal), 0, 1 << 16},
-		{"config->reserved", int64(c.reserved), 0, 0},
+		{choice("numa", C.MW_NUMA_NONE, C.MW_NUMA_LOCAL), int64(c.numa)},
+		{field(limits.SpinUs), int64(c.spin_us)},
+		{choice("transport", C.MW_TRANSPORT_AUTO, C.MW_TRANSPORT_RDMA), int64(c.transport)},
+		{choice("protection", C.MW_PROTECTION_DIGEST, C.MW_PROTECTION_ENCRYPT), int64(c.protection)},
+		{choice("tcp_zero_copy", C.MW_ZERO_COPY_AUTO, C.MW_ZERO_COPY_OFF), int64(c.tcp_zero_copy)},
+		{choice("device", C.MW_DEVICE_CPU, C.MW_DEVICE_CUDA), int64(c.device)},
+		{field(limits.DeviceOrdinal), int64(c.device_ordinal)},
+		{choice("reserved", 0, 0), int64(c.reserved)},
 	})
 }
 
@@ -71,7 +67,7 @@ func checkConfig(c *C.mw_config_t) error {
 func cudaOf(c *C.mw_config_t) (*node.CUDA, error) {
 	if c.device == C.MW_DEVICE_CPU {
 		if c.flags&C.MW_CONFIG_KILL_FENCED != 0 {
-			return nil, invalid("config->flags is %#x: MW_CONFIG_KILL_FENCED (%#x) is possible with MW_DEVICE_CUDA alone; on the CPU nobody waits for a rank that is out",
+			return nil, invalid("config->flags is %#x: MW_CONFIG_KILL_FENCED (%#x) is possible with MW_DEVICE_CUDA alone; on the CPU no call waits for a rank that is out",
 				uint32(c.flags), uint32(C.MW_CONFIG_KILL_FENCED))
 		}
 		if c.device_ordinal != 0 {
@@ -96,7 +92,7 @@ func cudaOf(c *C.mw_config_t) (*node.CUDA, error) {
 const maxCodeBytes = 64 << 20
 
 func codeOf(b C.mw_bytes_t) ([]byte, error) {
-	if err := inRange("config->cuda_code.num_bytes", int64(min(uint64(b.num_bytes), 1<<62)), 0, maxCodeBytes); err != nil {
+	if err := inRange(choice("cuda_code.num_bytes", 0, maxCodeBytes), int64(min(uint64(b.num_bytes), math.MaxInt64))); err != nil {
 		return nil, err
 	}
 	code, err := view[byte]("config->cuda_code", uint64(b.address), int64(b.num_bytes))
@@ -112,7 +108,7 @@ func placesOf(nvrtc string) []string {
 func hostsOf(c *C.mw_config_t) (h node.Hosts, err error) {
 	h = node.Hosts{
 		Transport: multihost.Setting(c.transport), Protection: wire.ProtectDigest,
-		RingBytes: int64(min(uint64(c.ring_bytes), 1<<62)), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy),
+		RingBytes: int64(min(uint64(c.ring_bytes), math.MaxInt64)), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy),
 	}
 	if c.protection == C.MW_PROTECTION_ENCRYPT {
 		h.Protection = wire.ProtectEncrypt

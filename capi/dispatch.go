@@ -5,12 +5,12 @@ import "C"
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -140,16 +140,17 @@ func outputType(fp32 bool) protocol.DType {
 	return protocol.BF16
 }
 
+// checkNumbers looks at the numbers from which sizes of memory are made, before core/ep does.
 func checkNumbers(a *C.mw_dispatch_args_t) error {
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
 	}
 	return inRanges([]ranged{
-		{"num_max_tokens_per_rank", int64(a.num_max_tokens_per_rank), 1, math.MaxInt32},
-		{"num_tokens", int64(a.num_tokens), 0, int64(a.num_max_tokens_per_rank)},
-		{"hidden", int64(a.hidden), 1, protocol.MaxHidden},
-		{"num_topk", int64(a.num_topk), 1, protocol.MaxTopK},
-		{"num_experts", int64(a.num_experts), 1, math.MaxInt32},
+		{limits.MaxTokens, int64(a.num_max_tokens_per_rank)},
+		{limits.Range{Name: limits.NumTokens.Name, Most: int64(a.num_max_tokens_per_rank)}, int64(a.num_tokens)},
+		{limits.Hidden, int64(a.hidden)},
+		{limits.TopK, int64(a.num_topk)},
+		{limits.NumExperts, int64(a.num_experts)},
 	})
 }
 

@@ -8,7 +8,6 @@ import "C"
 import (
 	"bytes"
 	"errors"
-	"math"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/transport/verbs"
@@ -47,35 +47,30 @@ func openFabric(c *C.mw_fabric_config_t) (*fabricObject, error) {
 	return &fabricObject{Fabric: f, keys: cfg.Keys}, nil
 }
 
+// checkFabricBounds checks what the carrier is opened with, before the fabric is.
 func checkFabricBounds(c *C.mw_fabric_config_t) error {
-	for _, n := range []struct {
-		name string
-		v    C.uint32_t
-		to   int64
-	}{
-		{"config->num_peers", c.num_peers, fabric.MaxPeers},
-		{"config->num_connections", c.num_connections, fabric.MaxPeers},
-		{"config->num_regions", c.num_regions, fabric.MaxRegions},
-		{"config->num_sockets", c.num_sockets, tcp.MaxNumSockets},
-		{"config->tcp_zero_copy", c.tcp_zero_copy, C.MW_ZERO_COPY_OFF},
-		{"config->eviction", c.eviction, C.MW_EVICT_FIFO},
-	} {
-		if err := inRange(n.name, int64(n.v), 0, n.to); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inRanges([]ranged{
+		{field(limits.NumPeers), int64(c.num_peers)},
+		{field(limits.NumConnections), int64(c.num_connections)},
+		{field(limits.NumRegions), int64(c.num_regions)},
+		{field(limits.SendDepth), int64(c.send_depth)},
+		{field(limits.RecvDepth), int64(c.recv_depth)},
+		{field(limits.NumSockets), int64(c.num_sockets)},
+		{choice("tcp_zero_copy", C.MW_ZERO_COPY_AUTO, C.MW_ZERO_COPY_OFF), int64(c.tcp_zero_copy)},
+		{choice("eviction", C.MW_EVICT_SIEVE, C.MW_EVICT_FIFO), int64(c.eviction)},
+	})
 }
 
 func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 	if err := checkFabricBounds(c); err != nil {
 		return fabric.Config{}, err
 	}
-	if unknown := uint32(c.flags) &^ (C.MW_FABRIC_MESSAGES | C.MW_FABRIC_ENCRYPT | C.MW_FABRIC_RDMA_DC); unknown != 0 {
-		return fabric.Config{}, invalid("config->flags has unknown bits %#x", unknown)
+	const known = C.MW_FABRIC_MESSAGES | C.MW_FABRIC_ENCRYPT | C.MW_FABRIC_RDMA_DC
+	if c.flags&^known != 0 {
+		return fabric.Config{}, invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), known)
 	}
-	if uint64(c.slice_bytes) > math.MaxInt64 {
-		return fabric.Config{}, invalid("config->slice_bytes is %d, allowed 0 to %d", uint64(c.slice_bytes), int64(math.MaxInt64))
+	if uint64(c.slice_bytes) > uint64(limits.SliceBytes.Most) {
+		return fabric.Config{}, invalid("config->slice_bytes is %d, allowed %s", uint64(c.slice_bytes), limits.SliceBytes)
 	}
 	if c.connect_timeout_us < 0 || c.drain_timeout_us < 0 {
 		return fabric.Config{}, invalid("config->connect_timeout_us is %d, drain_timeout_us %d, allowed 0 (the default) and more",
@@ -149,9 +144,6 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 	return tr, err
 }
 
-// maxRDMADepth bounds the depths of a connection, as the header says.
-const maxRDMADepth = 4096
-
 // openRDMA opens the RDMA devices.
 func openRDMA(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
 	for name, given := range map[string]bool{
@@ -175,7 +167,7 @@ func openRDMA(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport,
 		v.Near = verbs.Here()
 	}
 	v.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
-	v.SendDepth, v.RecvDepth = min(cfg.SendDepth, maxRDMADepth), min(cfg.RecvDepth, maxRDMADepth)
+	v.SendDepth, v.RecvDepth = cfg.SendDepth, cfg.RecvDepth
 	return verbs.NewGroup(v)
 }
 

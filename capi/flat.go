@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // readWidths reads how wide the columns are that come with flat rows, after checking which
@@ -31,11 +32,11 @@ var errWeightsWithoutRouting = invalid("topk_weights is given, allowed 0 with MW
 // extraWidth returns the width of an extra column, after checking it.
 func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 	width := int64(a.extra_row_bytes[i])
-	if err := inRange(extraWidthNames[i], width, 0, protocol.MaxExtraBytes); err != nil {
+	if err := inRangeAs(extraWidthNames[i], limits.ExtraRowBytes, width); err != nil {
 		return 0, err
 	}
 	if width == 0 && a.extra[i] != 0 {
-		return 0, invalid("%s is given and its extra_row_bytes is 0, allowed 1 to %d", extraNames[i], protocol.MaxExtraBytes)
+		return 0, invalid("%s is given and its extra_row_bytes is 0, allowed 1 to %d", extraNames[i], limits.ExtraRowBytes.Most)
 	}
 	return width, nil
 }

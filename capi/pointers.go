@@ -4,6 +4,8 @@ import (
 	"math"
 	"time"
 	"unsafe"
+
+	"github.com/moewire/moewire/core/limits"
 )
 
 // at turns an address from C into a pointer. The memory is not Go's, so the collector
@@ -49,26 +51,40 @@ func keep[T any](first *error, to *T) func(T, error) {
 }
 
 // inRange checks a number before it takes part in any product.
-func inRange(name string, v, lo, hi int64) error {
-	if v < lo || v > hi {
-		return invalid("%s is %d, allowed %d to %d", name, v, lo, hi)
+func inRange(r limits.Range, v int64) error { return inRangeAs(r.Name, r, v) }
+
+// inRangeAs is inRange for a number that is not an argument but a part of one.
+func inRangeAs(name string, r limits.Range, v int64) error {
+	if err := r.CheckAs(name, v); err != nil {
+		return invalid("%s", err)
 	}
 	return nil
 }
 
-// ranged is a number with its bounds.
+// ranged is a number with its range.
 type ranged struct {
-	name      string
-	v, lo, hi int64
+	limits.Range
+	v int64
 }
 
 func inRanges(all []ranged) error {
-	for _, n := range all {
-		if err := inRange(n.name, n.v, n.lo, n.hi); err != nil {
+	for i := range all {
+		if err := inRange(all[i].Range, all[i].v); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// field is the range of a field of a configuration.
+func field(r limits.Range) limits.Range {
+	r.Name = "config->" + r.Name
+	return r
+}
+
+// choice is the range of a field that says one of several constants.
+func choice(name string, first, last int64) limits.Range {
+	return limits.Range{Name: "config->" + name, Least: first, Most: last}
 }
 
 // micros turns a time of the ABI into a Duration; -1 means none.

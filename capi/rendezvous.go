@@ -5,8 +5,10 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -41,7 +43,7 @@ func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs i
 func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
 	metas := make([][]byte, len(all))
 	for r, m := range all {
-		if err := inRange(fmt.Sprintf("all[%d].num_bytes", r), int64(m.num_bytes), 0, 1<<20); err != nil {
+		if err := inRangeAs(fmt.Sprintf("all[%d].num_bytes", r), limits.Range{Most: 1 << 20}, int64(min(uint64(m.num_bytes), math.MaxInt64))); err != nil {
 			return nil, err
 		}
 		data, err := view[byte](fmt.Sprintf("all[%d]", r), uint64(m.address), int64(m.num_bytes))

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // DefaultSlots is how many operations may be in flight: two, so that one
@@ -59,15 +59,15 @@ func (c *Config) check() error {
 	if c.SlowAfter < 0 {
 		c.SlowAfter = math.MaxInt64
 	}
-	if c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCPU {
-		return invalid("num_slots %d, allowed 1 to %d", c.NumSlots, protocol.MaxSlotsCPU)
+	if err := inRange(limits.NumSlots, c.NumSlots); err != nil {
+		return err
 	}
-	if c.NumBytes < 0 {
-		return invalid("num_ep_buffer_bytes %d, allowed 0 and more", c.NumBytes)
+	if err := limits.NumBytes.CheckAs("num_ep_buffer_bytes", c.NumBytes); err != nil {
+		return invalid("%s", err)
 	}
 	least := int64(c.NumSlots) * layout.RegionBytes
 	if c.NumBytes > 0 && c.NumBytes < least {
-		return invalid("num_ep_buffer_bytes %d, allowed 0, or at least %d for %d slots", c.NumBytes, least, c.NumSlots)
+		return invalid("num_ep_buffer_bytes is %d, allowed 0, or at least %d for %d slots", c.NumBytes, least, c.NumSlots)
 	}
 	return nil
 }

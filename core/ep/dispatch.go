@@ -5,16 +5,13 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/op"
 )
 
 // maxDeferred bounds the operations with words that are still to be written.
 const maxDeferred = 1024
-
-// maxSelections of one dispatch: jobs are numbered in 31 bits.
-const maxSelections = 1<<31 - 1
 
 // Dispatch sends this rank's rows and waits for the rows of all other ranks, until
 // `until` is reached or `slice` has passed (negative: no limit). The pending
@@ -159,10 +156,10 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active ranks
 	switch l := int(slab.LocalExperts); {
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		err = invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
-	case a.TopK < 1 || a.TopK > protocol.MaxTopK:
-		err = badTopK(a.TopK)
-	case a.NumTokens > maxSelections/a.TopK:
-		err = invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, maxSelections)
+	case !limits.TopK.Has(int64(a.TopK)):
+		err = checkTopK(a.TopK)
+	case !limits.Selections.Has(int64(a.NumTokens) * int64(a.TopK)):
+		err = invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, limits.Selections.Most)
 	case len(a.X) < a.NumTokens*a.Hidden*2:
 		err = invalid("x has %d bytes, %d tokens of hidden %d need %d", len(a.X), a.NumTokens, a.Hidden, a.NumTokens*a.Hidden*2)
 	case len(a.TopkIdx) < a.NumTokens*a.TopK:
@@ -182,8 +179,8 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active ranks
 // checkShape returns the slab of the shape that is asked for, until the next
 // call.
 func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
-	if !a.NoRouting && a.Flat && (a.TopK < 1 || a.TopK > protocol.MaxTopK) {
-		return nil, badTopK(a.TopK) // their width would be refused, less clearly
+	if !a.NoRouting && a.Flat && !limits.TopK.Has(int64(a.TopK)) {
+		return nil, checkTopK(a.TopK) // their width would be refused, less clearly
 	}
 	shape := layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
@@ -206,9 +203,7 @@ func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 	return slab, nil
 }
 
-func badTopK(k int) error {
-	return invalid("topk_idx has %d selections per token, allowed 1 to %d", k, protocol.MaxTopK)
-}
+func checkTopK(k int) error { return inRange(limits.TopK, k) }
 
 func checkExperts(a *DispatchArgs) error {
 	for i, id := range a.TopkIdx[:a.NumTokens*a.TopK] {

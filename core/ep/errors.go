@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Sentinels, for errors.Is. Messages name the argument or the rank.
@@ -34,6 +35,14 @@ var ErrBetweenEpochs = fmt.Errorf("%w: no call is possible until that has ended"
 func Held(num, numSlots int, op uint64) error {
 	return fmt.Errorf("%w: %d operations are in flight and held, num_slots=%d; this dispatch would overwrite the rows of operation %d, whose handle was neither combined nor released: combine it, release it, or ask for more num_slots",
 		ErrHeld, num, numSlots, op)
+}
+
+// inRange is ErrInvalid for a number out of its range.
+func inRange(r limits.Range, v int) error {
+	if err := r.Check(int64(v)); err != nil {
+		return invalid("%s", err)
+	}
+	return nil
 }
 
 func invalid(format string, args ...any) error {

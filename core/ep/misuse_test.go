@@ -22,12 +22,12 @@ func TestBadDispatch(t *testing.T) {
 		says   string
 	}{
 		"T > M":              {func(a *ep.DispatchArgs) { a.MaxTokens = a.NumTokens - 1 }, "num_max_tokens_per_rank"},
-		"hidden":             {func(a *ep.DispatchArgs) { a.Hidden = 12 }, "hidden 12"},
+		"hidden":             {func(a *ep.DispatchArgs) { a.Hidden = 12 }, "hidden is 12, allowed multiples of 8 up to 1073741824"},
 		"fp8 hidden":         {func(a *ep.DispatchArgs) { a.RowType = protocol.FP8 }, "multiples of 128"},
 		"float32 rows":       {func(a *ep.DispatchArgs) { a.RowType = protocol.FP32 }, "rows of float32, allowed bf16 and fp8"},
 		"fp8 outputs":        {func(a *ep.DispatchArgs) { a.OutputType = protocol.FP8 }, "expert outputs of fp8, allowed bf16 and float32"},
-		"K":                  {func(a *ep.DispatchArgs) { a.TopK = 65 }, "65 selections per token, allowed 1 to 64"},
-		"E % R":              {func(a *ep.DispatchArgs) { a.NumExperts = 5 }, "num_experts 5, allowed multiples of num_ranks 2"},
+		"K":                  {func(a *ep.DispatchArgs) { a.TopK = 65 }, "num_topk is 65, allowed 1 to 64"},
+		"E % R":              {func(a *ep.DispatchArgs) { a.NumExperts = 5 }, "num_experts is 5, allowed multiples of num_ranks 2"},
 		"expert too large":   {func(a *ep.DispatchArgs) { a.TopkIdx = []int64{0, 1, 2, 3, 0, 4, 1, 2} }, "topk_idx[2, 1] is 4, allowed -1 to 3"},
 		"expert negative":    {func(a *ep.DispatchArgs) { a.TopkIdx = []int64{0, 1, -2, 3, 0, 3, 1, 2} }, "topk_idx[1, 0] is -2"},
 		"x too short":        {func(a *ep.DispatchArgs) { a.X = a.X[1:] }, "x has 127 bytes"},

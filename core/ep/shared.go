@@ -185,12 +185,9 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "hidden", p.hidden, o.hidden, true
 	case p.experts != o.experts:
 		return "num_experts", p.experts, o.experts, true
-	case p.rowType.IsFP8() != o.rowType.IsFP8():
-		return "dtype", p.rowType, o.rowType, true
-	case p.rowType != o.rowType:
-		return "the format of fp8 scales", p.rowType.Scales(), o.rowType.Scales(), true
-	case p.outputType != o.outputType:
-		return "output dtype", p.outputType, o.outputType, true
+	}
+	if name, mine, theirs, bad := protocol.Differ(p.rowType, o.rowType, p.outputType, o.outputType); bad {
+		return name, mine, theirs, true
 	}
 	return p.columnDiffers(o)
 }

@@ -203,7 +203,7 @@ type ownMemory interface {
 }
 
 // maxReserved is more than any ranks reserve of an expert, whatever shapes they call
-// with: each at most maxSelections rows.
+// with: each at most limits.Selections rows.
 const maxReserved = rankset.MaxRanks << 31
 
 // lack notes that an owner has no room for our rows. This also happens to ranks that

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/endpoint"
-	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -26,13 +26,6 @@ func (m Mode) String() string {
 	}
 	return "immediates"
 }
-
-// Bounds of a configuration.
-const (
-	MaxPeers     = 1 << 16
-	MaxTransfers = op.MaxSlots - 1 // the last number stands for windows
-	MaxRegions   = 1<<20 - 1
-)
 
 // Config says how a fabric works. Zero values get the defaults named here.
 type Config struct {
@@ -115,13 +108,13 @@ func (c *Config) check(l *transport.Limits) error {
 		name   string
 		is, to int64
 	}{
-		{"num_peers", int64(c.NumPeers), MaxPeers},
+		{"num_peers", int64(c.NumPeers), limits.NumPeers.Most},
 		{"num_connections", int64(c.NumConnections), int64(l.NumEndpoints)},
-		{"num_transfers", int64(c.NumTransfers), MaxTransfers},
-		{"num_regions", int64(c.NumRegions), MaxRegions},
+		{"num_transfers", int64(c.NumTransfers), limits.NumTransfers.Most},
+		{"num_regions", int64(c.NumRegions), limits.NumRegions.Most},
 		{"send_depth", int64(c.SendDepth), int64(l.SendDepth)},
 		{"recv_depth", int64(c.RecvDepth), int64(l.RecvDepth)},
-		{"num_unmatched", int64(c.NumUnmatched), op.MaxSlots / 2},
+		{"num_unmatched", int64(c.NumUnmatched), limits.NumUnmatched.Most},
 		{"slice_bytes", c.SliceBytes, l.MaxRequestBytes - headerBytes},
 	} {
 		if n.is < 1 || n.is > n.to {

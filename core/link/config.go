@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -21,8 +22,8 @@ type Config struct {
 
 // Bounds of Config.
 const (
-	MinRingBytes = 1 << 12
-	MaxRingBytes = 1 << 34
+	MinRingBytes = limits.MinRingBytes
+	MaxRingBytes = limits.MaxRingBytes
 	MaxMessages  = 1 << 14
 
 	DefaultRingBytes   = 16 << 20

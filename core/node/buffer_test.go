@@ -114,16 +114,17 @@ func TestBadConfig(t *testing.T) {
 		"num_ranks is 0, allowed 1 to ":                  func(c *Config) { c.NumRanks = 0 },
 		"rank is 1, allowed 0 to 0":                      func(c *Config) { c.Rank = 1 },
 		"spin_us is 2000000, allowed -1 to 1000000":      func(c *Config) { c.SpinFor = 2 * time.Second },
-		"prefetch is 65 rows":                            func(c *Config) { c.Kernels = cpu.Options{Prefetch: 65} },
+		"prefetch is 65, allowed -1 to 64":               func(c *Config) { c.Kernels = cpu.Options{Prefetch: 65} },
+		"huge_pages is 3, allowed 0 (never)":             func(c *Config) { c.Pages.Huge = 3 },
 		"ring_bytes is 5, allowed a power of two":        func(c *Config) { c.Hosts.RingBytes = 5 },
 		"unresponsive_after_us is 1, allowed 0":          func(c *Config) { c.Hosts.UnresponsiveAfter = time.Microsecond },
 		"unresponsive_after_us is -1, allowed 0":         func(c *Config) { c.Hosts.UnresponsiveAfter = -1 },
 		`listen is "nowhere"`:                            func(c *Config) { c.Hosts.Listen = "nowhere" },
 		`listen is "0.0.0.0", allowed an address of one`: func(c *Config) { c.Hosts.Listen = "0.0.0.0" },
-		"rdma_gid is ":                                   func(c *Config) { c.Hosts.RDMA.GID = "v9" },
-		"keys and key_file are both given":               func(c *Config) { c.Hosts.Keys, c.Hosts.KeyFile = localKeys, "f" },
-		"keys: ":                                         func(c *Config) { c.Hosts.Keys = []byte("x") },
-		"key_file: ":                                     func(c *Config) { c.Hosts.KeyFile = "/nowhere" },
+		"rdma_gid is ":                     func(c *Config) { c.Hosts.RDMA.GID = "v9" },
+		"keys and key_file are both given": func(c *Config) { c.Hosts.Keys, c.Hosts.KeyFile = localKeys, "f" },
+		"keys: ":                           func(c *Config) { c.Hosts.Keys = []byte("x") },
+		"key_file: ":                       func(c *Config) { c.Hosts.KeyFile = "/nowhere" },
 	} {
 		cfg := Config{NumRanks: 1}
 		change(&cfg)

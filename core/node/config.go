@@ -8,9 +8,8 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/group/shm"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // ABIVersion is the version that all ranks of a group have: that of moewire.h.
@@ -28,7 +27,7 @@ type Config struct {
 	// ep.DefaultSlots.
 	NumSlots int
 	// Deterministic, DebugFill, NoRecord, SlowAfter, SpinFor and EventCount are those of
-	// ep.Config. SpinFor is at most a second.
+	// ep.Config. SpinFor is at most limits.SpinUs.
 	Deterministic, DebugFill, NoRecord bool
 	SlowAfter, SpinFor                 time.Duration
 	EventCount                         *atomic.Uint64
@@ -64,19 +63,28 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ep.ErrInvalid}, args...)...)
 }
 
-// maxSpin bounds how long a wait may poll.
-const maxSpin = time.Second
+func outside(r limits.Range, given int64) error {
+	return wrong(r.Name, " is %d, allowed %s", given, r)
+}
+
+// within is for a range of microseconds.
+func within(r limits.Range, d time.Duration) bool {
+	return time.Duration(r.Least)*time.Microsecond <= d && d <= time.Duration(r.Most)*time.Microsecond
+}
 
 func (c *Config) check() error {
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
-		return wrong("num_ranks", " is %d, allowed 1 to %d", c.NumRanks, rankset.MaxRanks)
+	case !limits.NumRanks.Has(int64(c.NumRanks)):
+		return outside(limits.NumRanks, int64(c.NumRanks))
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return wrong("rank", " is %d, allowed 0 to %d", c.Rank, c.NumRanks-1)
-	case c.SpinFor > maxSpin:
-		return wrong("spin_us", " is %d, allowed -1 to %d", c.SpinFor.Microseconds(), maxSpin.Microseconds())
+	case c.SpinFor >= 0 && !within(limits.SpinUs, c.SpinFor):
+		return outside(limits.SpinUs, micros(c.SpinFor))
 	}
 	if err := c.Kernels.Check(); err != nil {
+		return wrong("", "%v", err)
+	}
+	if err := c.Pages.Check(); err != nil {
 		return wrong("", "%v", err)
 	}
 	return nil
@@ -88,8 +96,8 @@ func SizeHint(shape layout.Shape, numSlots int) (int64, error) {
 	if numSlots == 0 {
 		numSlots = ep.DefaultSlots
 	}
-	if numSlots < 1 || numSlots > protocol.MaxSlotsCPU {
-		return 0, invalid("num_slots is %d, allowed 1 to %d", numSlots, protocol.MaxSlotsCPU)
+	if err := limits.NumSlots.Check(int64(numSlots)); err != nil {
+		return 0, invalid("%s", err)
 	}
 	return layout.SizeHint(shape, int64(numSlots))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
@@ -92,20 +93,16 @@ func (h *Hosts) config() (cfg multihost.Config, err error) {
 	return cfg, nil
 }
 
-// minUnresponsive is the shortest bound: below it, a busy machine looks dead.
-const minUnresponsive = 20 * time.Millisecond
-
 func (h *Hosts) bounds(cfg *multihost.Config) error {
 	if n := h.RingBytes; n != 0 {
-		if n < link.MinRingBytes || n > link.MaxRingBytes || bits.OnesCount64(uint64(n)) != 1 {
-			return wrong("ring_bytes", " is %d, allowed a power of two from %d to %d, and 0", uint64(n), link.MinRingBytes, int64(link.MaxRingBytes))
+		if r := limits.RingBytes; !r.Has(n) || bits.OnesCount64(uint64(n)) != 1 {
+			return wrong(r.Name, " is %d, allowed a power of two from %s, and 0", uint64(n), r)
 		}
 		cfg.Link = link.Config{RingBytes: n, NumMessages: link.DefaultNumMessages}
 	}
 	after := h.UnresponsiveAfter
-	if after < 0 || (after > 0 && after < minUnresponsive) || after > time.Hour {
-		return wrong("unresponsive_after_us", " is %d, allowed 0 (%v), and %d to %d", micros(after),
-			multihost.DefaultBound, minUnresponsive.Microseconds(), time.Hour.Microseconds())
+	if r := limits.UnresponsiveUs; after != 0 && !within(r, after) {
+		return wrong(r.Name, " is %d, allowed 0 (%v), and %s", micros(after), multihost.DefaultBound, r)
 	}
 	if cfg.Bound = after; after > 0 {
 		cfg.Heartbeat = max(min(multihost.DefaultHeartbeat, after/8), time.Millisecond)

@@ -143,6 +143,43 @@ QUANT_BLOCK = 128
 SCALES_PER_WORD = 4
 ROW_MULTIPLE = 8
 
+# What numbers that callers give may be, from core/limits: name -> (least, most).
+LIMITS: dict[str, tuple[int, int]] = {
+    "num_ranks": (1, 48),
+    "num_slots": (1, 64),
+    "num_slots on CUDA": (1, 8),
+    "num_bytes": (0, 4611686018427387904),
+    "num_max_tokens_per_rank": (1, 2147483647),
+    "num_tokens": (0, 2147483647),
+    "hidden": (8, 1073741824),
+    "num_topk": (1, 64),
+    "num_experts": (1, 393216),
+    "num_experts per rank": (1, 8192),
+    "num_tokens * num_topk": (0, 2147483647),
+    "extra_row_bytes": (0, 65535),
+    "max_selections": (1, 2147483647),
+    "max_experts": (1, 393216),
+    "vector_width": (-1, 64),
+    "num_threads": (0, 64),
+    "prefetch": (-1, 64),
+    "spin_us": (-1, 1000000),
+    "slow_after_us": (-1, 9223372036854775807),
+    "device_ordinal": (0, 65536),
+    "timeout_us": (-1, 9223372036854775807),
+    "ring_bytes": (4096, 17179869184),
+    "unresponsive_after_us": (20000, 3600000000),
+    "num_peers": (0, 65536),
+    "num_connections": (0, 65536),
+    "num_transfers": (0, 65535),
+    "num_regions": (0, 1048575),
+    "send_depth": (0, 4096),
+    "recv_depth": (0, 4096),
+    "num_unmatched": (0, 32768),
+    "num_sockets": (0, 16),
+    "slice_bytes": (0, 9223372036854775807),
+    "connect_timeout_us": (0, 9223372036854775807),
+}
+
 _Fields = list[tuple[str, Any]]
 
 

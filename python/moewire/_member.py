@@ -53,11 +53,11 @@ class Member:
         self._rendezvous = rendezvous
         self.rank = rendezvous.rank
         self.group_size = rendezvous.num_ranks
-        self.num_ep_buffer_bytes = check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
-        self.num_slots = check.integer("num_slots", options.num_slots, 1, 64)
+        self.num_ep_buffer_bytes = check.limited("num_ep_buffer_bytes", num_bytes, "num_bytes")
+        self.num_slots = check.limited("num_slots", options.num_slots)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
         self._copy_outputs = check.boolean("copy_outputs", options.copy_outputs)
-        timeout_us = check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
+        timeout_us = check.limited("connect_timeout_us", options.connect_timeout_us, "timeout_us")
         taking_part = check.ranks("members", options.members, self.group_size, self.rank)
         deterministic = check.boolean("deterministic", options.deterministic)
         ordered = abi.MW_CONFIG_DETERMINISTIC if deterministic else 0
@@ -72,9 +72,9 @@ class Member:
             num_ranks=self.group_size,
             num_bytes=self.num_ep_buffer_bytes,
             num_slots=self.num_slots,
-            vector_width=check.integer("vector_width", options.vector_width, -1, 64),
+            vector_width=check.limited("vector_width", options.vector_width),
             flags=ordered | asked | _flags_from_environment(),
-            slow_after_us=check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
+            slow_after_us=check.limited("slow_after_us", options.slow_after_us),
             tuning=tuning,
             overwrites_held=self._overwrites_held,
         )
@@ -108,7 +108,7 @@ class Member:
                 the text names, did not answer.
         """
         ranks = check.ranks("members", members, self.group_size, self.rank)
-        timeout_us = check.integer("timeout_us", timeout_us, -1, 1 << 62)
+        timeout_us = check.timeout(timeout_us)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
         self.runtime.events.fallbacks.look(self.paths())
 

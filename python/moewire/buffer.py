@@ -332,16 +332,13 @@ class Buffer(PackedCalls, FlatCalls, Member):
         Raises:
             InvalidArgument: a number is out of its bounds.
         """
-        ranks = check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
-        name = "num_max_dispatch_tokens_per_rank"
+        ranks = check.limited("num_ranks", num_ranks)
         shape = abi.mw_shape_t(
-            num_max_tokens_per_rank=check.integer(
-                name, num_max_dispatch_tokens_per_rank, 1, check.MAX_TOKENS
-            ),
-            hidden=check.integer("hidden", hidden, 1, check.MAX_HIDDEN),
+            num_max_tokens_per_rank=check.tokens_per_rank(num_max_dispatch_tokens_per_rank),
+            hidden=check.limited("hidden", hidden),
             num_ranks=ranks,
             num_experts=check.experts(num_experts, ranks),
-            num_slots=check.integer("num_slots", num_slots, 1, 64),
+            num_slots=check.limited("num_slots", num_slots),
             flags=abi.MW_SHAPE_FP32_OUTPUTS if check.boolean("fp32_outputs", fp32_outputs) else 0,
         )
         return size_hint(shape)

@@ -47,7 +47,8 @@ var layers = []layer{
 	// What everything else speaks of, and what writes it for other languages.
 	{"core/ep/protocol", []string{"core/group/rankset"}},
 	{"core/ep/protocol/generate", nil},
-	{"core/ep/layout", []string{"core/group/rankset", "core/ep/protocol"}},
+	{"core/limits", []string{"core/op", "core/group/rankset", "core/ep/protocol"}},
+	{"core/ep/layout", []string{"core/group/rankset", "core/ep/protocol", "core/limits"}},
 
 	{"core/internal/safego", []string{"core/origin"}},
 	{"core/internal/sweep", []string{"core/internal/safego"}},
@@ -80,7 +81,7 @@ var layers = []layer{
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/device", []string{"core/ep/protocol"}},
-	{"core/device/cpu", []string{"core/device", "core/ep/protocol", "core/internal/..."}},
+	{"core/device/cpu", []string{"core/device", "core/ep/protocol", "core/limits", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
 	{"core/device/cuda/images", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/images/prebuild", []string{
@@ -89,7 +90,7 @@ var layers = []layer{
 	// The queue by which kernels ask the host for something.
 	{"core/device/cuda/fifo", []string{"core/ep/protocol"}},
 	{"core/device/cuda/fifo/fifotest", []string{"core/device/cuda/fifo"}},
-	{"core/device/cuda", []string{"core/group/rankset", "core/ep/layout", "core/ep/protocol", "core/internal/..."}},
+	{"core/device/cuda", []string{"core/group/rankset", "core/ep/layout", "core/ep/protocol", "core/limits", "core/internal/..."}},
 	// Times the engine on a GPU, and what it is compared with.
 	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench/probe", []string{"core/device/cuda/kernels", "core/internal/..."}},
@@ -108,11 +109,11 @@ var layers = []layer{
 	}},
 	// Carriers.
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
-	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
+	{"core/transport/tcp", []string{"core/limits", "core/transport", "core/wire", "core/internal/..."}},
 	{"core/transport/shmem", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
 	// Messages between ranks, over any carrier.
-	{"core/link", []string{"core/group/rankset", "core/transport", "core/group/domain", "core/wire", "core/internal/..."}},
+	{"core/link", []string{"core/group/rankset", "core/limits", "core/transport", "core/group/domain", "core/wire", "core/internal/..."}},
 
 	// Groups: of one process, of the processes of one host, of several hosts.
 	{"core/group/inproc", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/group/domain"}},
@@ -138,16 +139,16 @@ var layers = []layer{
 	{"core/endpoint", []string{"core/transport", "core/internal/safego"}},
 	// One carrier for programs that have no ranks, only peers.
 	{"core/fabric", []string{
-		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
+		"core/limits", "core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
 	}},
 
 	{"core/ep", []string{
-		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/op", "core/telemetry",
+		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
 		"core/group/domain", "core/device", "core/internal/safego",
 	}},
 	// The same on a GPU.
 	{"core/ep/gpu", []string{
-		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol",
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits",
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
@@ -155,7 +156,7 @@ var layers = []layer{
 	{"core/node", []string{
 		"core/ep", "core/ep/gpu", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/group/domain", "core/group/cudaring", "core/group/multihost", "core/group/shm", "core/transport/tcp",
-		"core/transport/verbs", "core/group/rankset", "core/link", "core/op", "core/telemetry", "core/wire",
+		"core/transport/verbs", "core/group/rankset", "core/limits", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},
 
 	{"capi", []string{"core/..."}},

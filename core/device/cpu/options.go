@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Stores says how placed rows are stored.
@@ -14,12 +15,6 @@ const (
 	StoresAuto      Stores = iota // streaming from streamFrom bytes on, where there is such a thing
 	StoresCached                  // ordinary stores: rows stay in the caches
 	StoresStreaming               // past the caches
-)
-
-// Bounds of Options.
-const (
-	MaxPrefetch = 64
-	MaxThreads  = 64
 )
 
 // NoPrefetch asks for nothing ahead of use.
@@ -54,10 +49,10 @@ func (o Options) Check() error {
 	case o.Stores < StoresAuto || o.Stores > StoresStreaming:
 		return fmt.Errorf("stores is %d, allowed %d (auto), %d (cached) and %d (streaming)",
 			o.Stores, StoresAuto, StoresCached, StoresStreaming)
-	case o.Prefetch < NoPrefetch || o.Prefetch > MaxPrefetch:
-		return fmt.Errorf("prefetch is %d rows, allowed %d (none) to %d", o.Prefetch, NoPrefetch, MaxPrefetch)
-	case o.Threads < 0 || o.Threads > MaxThreads:
-		return fmt.Errorf("num_threads is %d, allowed 0 (the default) to %d", o.Threads, MaxThreads)
+	case !limits.Prefetch.Has(int64(o.Prefetch)):
+		return limits.Prefetch.Check(int64(o.Prefetch))
+	case !limits.NumThreads.Has(int64(o.Threads)):
+		return limits.NumThreads.Check(int64(o.Threads))
 	case o.plainGo():
 		return o.checkPlainGo()
 	case o.Width != Widest && !hasNative(o.Width):

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Config is the shape of an Engine. All but Rank, NoCounters, DebugFill and Loads are equal
@@ -32,13 +32,15 @@ type Config struct {
 func (c *Config) localExperts() int { return (c.MaxExperts + c.NumRanks - 1) / c.NumRanks }
 
 func (c *Config) check() error {
+	if err := limits.NumRanks.Check(int64(c.NumRanks)); err != nil {
+		return err
+	}
+	if err := limits.NumSlotsCUDA.Check(int64(c.NumSlots)); err != nil {
+		return err
+	}
 	switch {
-	case c.NumRanks < 1 || c.NumRanks > rankset.MaxRanks:
-		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, rankset.MaxRanks)
 	case c.Rank < 0 || c.Rank >= c.NumRanks:
 		return fmt.Errorf("rank is %d of %d", c.Rank, c.NumRanks)
-	case c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCUDA:
-		return fmt.Errorf("num_slots is %d, 1 to %d are possible on CUDA", c.NumSlots, protocol.MaxSlotsCUDA)
 	case c.SlabBytes < layout.HeaderBytes:
 		return fmt.Errorf("a slab has %d bytes, %d are needed", c.SlabBytes, layout.HeaderBytes)
 	case c.Loads < ByShape || c.Loads > Deep:

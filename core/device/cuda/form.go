@@ -30,16 +30,13 @@ func formDiffers(own, others uint64) (name, here, there string) {
 	rows, outputs := mine.DTypes()
 	theirRows, theirOutputs := theirs.DTypes()
 	differ := mine ^ theirs
-	switch {
-	case differ&protocol.FlagFlat != 0:
+	if differ&protocol.FlagFlat != 0 {
 		return "form", formName(mine), formName(theirs)
-	case rows.String() != theirRows.String():
-		return "dtype", rows.String(), theirRows.String()
-	case rows != theirRows:
-		return "the format of fp8 scales", rows.Scales(), theirRows.Scales()
-	case outputs != theirOutputs:
-		return "output dtype", outputs.String(), theirOutputs.String()
-	case differ&protocol.FlagNoRouting != 0:
+	}
+	if name, here, there, ok := protocol.Differ(rows, theirRows, outputs, theirOutputs); ok {
+		return name, here, there
+	}
+	if differ&protocol.FlagNoRouting != 0 {
 		return "sending of topk_idx and topk_weights", sent(mine), sent(theirs)
 	}
 	return "form", fmt.Sprint(own), fmt.Sprint(others)

@@ -4,6 +4,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 )
 
 var errNoDevice = invalid("Device is nil, allowed the addresses of the call's memory")
@@ -42,15 +43,15 @@ func (b *Buffer) checkSizes(a *ep.DispatchArgs, slabBytes int64) error {
 	switch {
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		return invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
-	case a.TopK < 1 || a.TopK > protocol.MaxTopK:
-		return invalid("topk_idx has %d columns, allowed 1 to %d", a.TopK, protocol.MaxTopK)
+	case !limits.TopK.Has(int64(a.TopK)):
+		return invalid("%s", limits.TopK.Check(int64(a.TopK)))
 	case slabBytes > room:
 		return invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, num_ep_buffer_bytes gives %d",
 			a.MaxTokens, a.Hidden, a.NumExperts, a.OutputType, slabBytes, room)
 	case a.NumTokens*a.TopK > b.cfg.MaxSelections:
-		return invalid("topk_idx has %d x %d selections, max_selections is %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
+		return invalid("topk_idx is [%d, %d], allowed at most max_selections %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
 	case a.NumExperts > b.cfg.MaxExperts:
-		return invalid("num_experts %d, max_experts is %d", a.NumExperts, b.cfg.MaxExperts)
+		return invalid("num_experts is %d, allowed at most max_experts %d", a.NumExperts, b.cfg.MaxExperts)
 	}
 	return nil
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/protocol"
-	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Bounds that apply when a Config leaves them 0.
@@ -94,28 +93,35 @@ func (c *Config) check() error {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
 	}
+	if err := c.checkNumbers(); err != nil {
+		return invalid("%s", err)
+	}
 	least := int64(c.NumSlots) * layout.RegionBytes
 	switch {
-	case c.NumSlots < 1 || c.NumSlots > protocol.MaxSlotsCUDA:
-		return invalid("num_slots %d, allowed 1 to %d on CUDA", c.NumSlots, protocol.MaxSlotsCUDA)
 	case c.NumBytes < least:
-		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
-	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.DrainTimeout < 0:
-		return invalid("max_selections %d, max_experts %d, drain_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.DrainTimeout)
+		return invalid("num_ep_buffer_bytes is %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
+	case c.DrainTimeout < 0:
+		return invalid("drain_timeout is %v, allowed 0 (the default) and more", c.DrainTimeout)
 	case c.EndAfter < 0:
-		return invalid("end_after %v, allowed 0 (never) and more", c.EndAfter)
-	case c.MaxSelections > math.MaxInt32:
-		return invalid("max_selections %d, allowed up to %d", c.MaxSelections, math.MaxInt32)
+		return invalid("end_after is %v, allowed 0 (never) and more", c.EndAfter)
 	case c.Placement > lastPlacement:
-		return invalid("placement %d, allowed 0 to %d", c.Placement, lastPlacement)
-	case c.MaxExperts > mostExperts:
-		return invalid("max_experts %d, allowed up to %d", c.MaxExperts, mostExperts)
+		return invalid("placement is %d, allowed 0 to %d", c.Placement, lastPlacement)
 	}
 	return nil
 }
 
-// mostExperts is what a full group can have.
-const mostExperts = rankset.MaxRanks * protocol.MaxLocalExperts
+func (c *Config) checkNumbers() error {
+	if err := limits.NumSlotsCUDA.Check(int64(c.NumSlots)); err != nil {
+		return err
+	}
+	if err := limits.NumBytes.CheckAs("num_ep_buffer_bytes", c.NumBytes); err != nil {
+		return err
+	}
+	if err := limits.MaxSelections.Check(int64(c.MaxSelections)); err != nil {
+		return err
+	}
+	return limits.MaxExperts.Check(int64(c.MaxExperts))
+}
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {

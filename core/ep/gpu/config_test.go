@@ -49,10 +49,10 @@ func TestBadStandings(t *testing.T) {
 // TestBadConfigs: each is refused by the name of the bound.
 func TestBadConfigs(t *testing.T) {
 	for text, change := range map[string]func(c *gpu.Config){
-		"max_selections 2147483648, allowed up to": func(c *gpu.Config) { c.MaxSelections = math.MaxInt32 + 1 },
-		"max_experts 393217, allowed up to 393216": func(c *gpu.Config) { c.MaxExperts = 48*8192 + 1 },
-		"num_slots 9":        func(c *gpu.Config) { c.NumSlots = 9 },
-		"max_selections -1,": func(c *gpu.Config) { c.MaxSelections = -1 },
+		"max_selections is 2147483648, allowed 1 to 2147483647": func(c *gpu.Config) { c.MaxSelections = math.MaxInt32 + 1 },
+		"max_experts is 393217, allowed 1 to 393216":            func(c *gpu.Config) { c.MaxExperts = 48*8192 + 1 },
+		"num_slots on CUDA is 9, allowed 1 to 8":                func(c *gpu.Config) { c.NumSlots = 9 },
+		"max_selections is -1, allowed 1 to":                    func(c *gpu.Config) { c.MaxSelections = -1 },
 	} {
 		c := configOf(t, 2)
 		change(&c)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Columns of flat rows: what a token brings beside its row.
@@ -59,12 +60,12 @@ func (s *Shape) checkColumns() error {
 		return nil
 	}
 	for i, width := range s.Columns {
-		most := int64(protocol.MaxExtraBytes)
+		most := limits.ExtraRowBytes.Most
 		switch {
 		case i == ColumnTopkIdx:
-			most = 8 * protocol.MaxTopK
+			most = 8 * limits.TopK.Most
 		case i == ColumnTopkWeights:
-			most = 4 * protocol.MaxTopK
+			most = 4 * limits.TopK.Most
 		}
 		switch {
 		case width < 0 || width > most:

@@ -23,6 +23,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // Offsets of the fixed words of a slab.
@@ -104,8 +105,8 @@ func Of(s Shape) (Slab, error) {
 	}
 	capacity, ok := product(s.NumRanks, s.MaxTokens)
 	if !ok || capacity > protocol.MaxRows {
-		return Slab{}, fmt.Errorf("%w: num_ranks %d x num_max_tokens_per_rank %d exceeds 2^31-1 rows per expert",
-			ErrShape, s.NumRanks, s.MaxTokens)
+		return Slab{}, fmt.Errorf("%w: num_ranks %d x num_max_tokens_per_rank %d exceeds %d rows per expert",
+			ErrShape, s.NumRanks, s.MaxTokens, protocol.MaxRows)
 	}
 	out.RowsPerExpert = capacity
 	err := out.place()
@@ -134,25 +135,38 @@ func (s *Slab) place() error {
 }
 
 func (s Shape) check() error {
-	multiple := s.RowType.Multiple()
-	switch {
-	case !s.RowType.IsRow():
-		return fmt.Errorf("%w: rows of %s, allowed bf16 and fp8", ErrShape, s.RowType)
-	case !s.OutputType.IsOutput():
-		return fmt.Errorf("%w: expert outputs of %s, allowed bf16 and float32", ErrShape, s.OutputType)
-	case s.NumRanks < 1 || s.NumRanks > rankset.MaxRanks:
-		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, rankset.MaxRanks)
-	case s.MaxTokens < 1:
-		return fmt.Errorf("%w: num_max_tokens_per_rank %d, allowed 1 and more", ErrShape, s.MaxTokens)
-	case s.Hidden < 1 || s.Hidden > protocol.MaxHidden || s.Hidden%multiple != 0:
-		return fmt.Errorf("%w: hidden %d, allowed multiples of %d up to 2^30", ErrShape, s.Hidden, multiple)
-	case s.NumExperts < 1 || s.NumExperts%s.NumRanks != 0:
-		return fmt.Errorf("%w: num_experts %d, allowed multiples of num_ranks %d", ErrShape, s.NumExperts, s.NumRanks)
-	case s.NumExperts/s.NumRanks > protocol.MaxLocalExperts:
-		return fmt.Errorf("%w: num_experts %d on %d ranks, allowed at most %d per rank",
-			ErrShape, s.NumExperts, s.NumRanks, protocol.MaxLocalExperts)
+	if err := s.RowType.CheckRow(); err != nil {
+		return fmt.Errorf("%w: %w", ErrShape, err)
+	}
+	if err := s.OutputType.CheckOutput(); err != nil {
+		return fmt.Errorf("%w: %w", ErrShape, err)
+	}
+	if err := s.checkNumbers(); err != nil {
+		return fmt.Errorf("%w: %w", ErrShape, err)
 	}
 	return s.checkColumns()
+}
+
+func (s Shape) checkNumbers() error {
+	if err := limits.NumRanks.Check(s.NumRanks); err != nil {
+		return err
+	}
+	if err := limits.MaxTokens.Check(s.MaxTokens); err != nil {
+		return err
+	}
+	if m := s.RowType.Multiple(); !limits.Hidden.Has(s.Hidden) || s.Hidden%m != 0 {
+		return fmt.Errorf("hidden is %d, allowed multiples of %d up to %d", s.Hidden, m, limits.Hidden.Most)
+	}
+	if err := limits.NumExperts.Check(s.NumExperts); err != nil {
+		return err
+	}
+	if s.NumExperts%s.NumRanks != 0 {
+		return fmt.Errorf("num_experts is %d, allowed multiples of num_ranks %d", s.NumExperts, s.NumRanks)
+	}
+	if !limits.LocalExperts.Has(s.NumExperts / s.NumRanks) {
+		return fmt.Errorf("num_experts is %d on %d ranks, allowed at most %d per rank", s.NumExperts, s.NumRanks, limits.LocalExperts.Most)
+	}
+	return nil
 }
 
 // Layout is the offset of layout[l][r].

@@ -84,14 +84,14 @@ func TestOfRefuses(t *testing.T) {
 		change func(*Shape)
 		says   string
 	}{
-		"no rank":            {func(s *Shape) { s.NumRanks = 0 }, "num_ranks 0, allowed 1 to 48"},
-		"many ranks":         {func(s *Shape) { s.NumRanks = 49 }, "num_ranks 49"},
-		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank 0"},
-		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden 12, allowed multiples of 8"},
-		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.RowType = 136, protocol.FP8 }, "hidden 136, allowed multiples of 128"},
+		"no rank":            {func(s *Shape) { s.NumRanks = 0 }, "num_ranks is 0, allowed 1 to 48"},
+		"many ranks":         {func(s *Shape) { s.NumRanks = 49 }, "num_ranks is 49, allowed 1 to 48"},
+		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank is 0, allowed 1 to 2147483647"},
+		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden is 12, allowed multiples of 8"},
+		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.RowType = 136, protocol.FP8 }, "hidden is 136, allowed multiples of 128"},
 		"odd hidden for ue8m0": {func(s *Shape) {
 			s.Hidden, s.RowType = 640, protocol.FP8UE8M0
-		}, "hidden 640, allowed multiples of 512"},
+		}, "hidden is 640, allowed multiples of 512"},
 		"float32 rows":           {func(s *Shape) { s.RowType = protocol.FP32 }, "rows of float32, allowed bf16 and fp8"},
 		"fp8 outputs":            {func(s *Shape) { s.OutputType = protocol.FP8 }, "expert outputs of fp8, allowed bf16 and float32"},
 		"columns of packed rows": {func(s *Shape) { s.Columns[ColumnTopkIdx] = 8 }, "recv_topk_idx without flat rows"},
@@ -99,10 +99,10 @@ func TestOfRefuses(t *testing.T) {
 		"wide extra":             {func(s *Shape) { s.Flat, s.Columns[ColumnExtra+1] = true, 1<<16 }, "extra[1] has 65536 bytes per row, allowed 0 to 65535"},
 		"negative extra":         {func(s *Shape) { s.Flat, s.Columns[ColumnExtra+3] = true, -1 }, "extra[3] has -1 bytes per row"},
 
-		"negative":       {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
-		"uneven experts": {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
-		"many experts":   {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
-		"many rows":      {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
+		"negative":       {func(s *Shape) { s.Hidden = -8 }, "hidden is -8, allowed"},
+		"uneven experts": {func(s *Shape) { s.NumExperts = 9 }, "num_experts is 9, allowed multiples of num_ranks 4"},
+		"many experts":   {func(s *Shape) { s.NumExperts = 4 * 8193 }, "num_experts is 32772 on 4 ranks, allowed at most 8192 per rank"},
+		"many rows":      {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2147483647 rows per expert"},
 		"overflow": {func(s *Shape) {
 			s.MaxTokens, s.Hidden, s.NumExperts = 1<<28, 1<<30, 4*8192
 		}, "does not fit in 63 bits"},

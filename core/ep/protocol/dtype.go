@@ -1,5 +1,11 @@
 package protocol
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
 // DType is the type of the values of a row: of the rows that a dispatch sends, and of expert
 // outputs.
 type DType uint8
@@ -17,27 +23,63 @@ const (
 
 type facts struct {
 	name, scales string
+	use          use
 	valueBytes   int64
 	wordValues   int64 // values whose scales share a word of 4 bytes; 0: there are no scales
 	flags        Flags
 }
 
+// use is what has values of a type.
+type use uint8
+
+const (
+	rows use = 1 << iota
+	outputs
+)
+
 var dtypes = [...]facts{
-	BF16:     {"bf16", "", 2, 0, 0},
-	FP32:     {"float32", "", 4, 0, FlagFP32Outputs},
-	FP8:      {"fp8", "float32", 1, QuantBlock, FlagFP8},
-	FP8Pow2:  {"fp8", "round_scale", 1, QuantBlock, FlagFP8 | FlagPow2},
-	FP8UE8M0: {"fp8", "round_scale with ue8m0", 1, QuantBlock * ScalesPerWord, FlagFP8 | FlagUE8M0},
-	Unknown:  {"unknown", "unknown", 0, 0, 0},
+	BF16:     {"bf16", "", rows | outputs, 2, 0, 0},
+	FP32:     {"float32", "", outputs, 4, 0, FlagFP32Outputs},
+	FP8:      {"fp8", "float32", rows, 1, QuantBlock, FlagFP8},
+	FP8Pow2:  {"fp8", "round_scale", rows, 1, QuantBlock, FlagFP8 | FlagPow2},
+	FP8UE8M0: {"fp8", "round_scale with ue8m0", rows, 1, QuantBlock * ScalesPerWord, FlagFP8 | FlagUE8M0},
+	Unknown:  {"unknown", "unknown", 0, 0, 0, 0},
 }
 
 func (d DType) facts() *facts { return &dtypes[min(d, Unknown)] }
 
-// IsRow reports whether a dispatch can send rows of this type.
-func (d DType) IsRow() bool { return d == BF16 || d.IsFP8() }
+// CheckRow says what is wrong with a type that rows cannot have.
+func (d DType) CheckRow() error { return d.check("rows", rows) }
 
-// IsOutput reports whether expert outputs can have this type.
-func (d DType) IsOutput() bool { return d == BF16 || d == FP32 }
+// CheckOutput says what is wrong with a type that expert outputs cannot have.
+func (d DType) CheckOutput() error { return d.check("expert outputs", outputs) }
+
+func (d DType) check(what string, u use) error {
+	if d.facts().use&u != 0 {
+		return nil // on the way of every call
+	}
+	var allowed []string
+	for i := range dtypes {
+		if f := &dtypes[i]; f.use&u != 0 && !slices.Contains(allowed, f.name) {
+			allowed = append(allowed, f.name)
+		}
+	}
+	return fmt.Errorf("%s of %s, allowed %s", what, d, strings.Join(allowed, " and "))
+}
+
+// Differ names the first difference between the types of two ranks' rows and outputs, and says
+// both. ok is false if there is none.
+func Differ(rows, theirRows, outputs, theirOutputs DType) (name, mine, theirs string, ok bool) {
+	switch {
+	case rows.String() != theirRows.String():
+		return "dtype", rows.String(), theirRows.String(), true
+	case rows != theirRows:
+		return "the format of fp8 scales", rows.Scales(), theirRows.Scales(), true
+	case outputs != theirOutputs:
+		return "output dtype", outputs.String(), theirOutputs.String(), true
+	}
+	return "", "", "", false
+}
 
 // IsFP8 reports whether values have one byte, and scales.
 func (d DType) IsFP8() bool { return d.facts().flags&FlagFP8 != 0 }

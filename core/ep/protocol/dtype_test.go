@@ -41,6 +41,29 @@ func TestRows(t *testing.T) {
 		require.Equal(t, c.bytes, c.d.RowBytes(512), c.d)
 		require.Equal(t, c.words, c.d.ScaleWords(512), c.d)
 		require.Equal(t, c.divide, c.d.Multiple(), c.d)
-		require.Equal(t, [2]bool{c.row, c.output}, [2]bool{c.d.IsRow(), c.d.IsOutput()}, c.d)
+		require.Equal(t, [2]bool{c.row, c.output}, [2]bool{c.d.CheckRow() == nil, c.d.CheckOutput() == nil}, c.d)
+	}
+}
+
+// TestTextsOfDTypes: an error lists each name that is allowed once, and no other.
+func TestTextsOfDTypes(t *testing.T) {
+	require.EqualError(t, FP32.CheckRow(), "rows of float32, allowed bf16 and fp8")
+	require.EqualError(t, FP8Pow2.CheckOutput(), "expert outputs of fp8, allowed bf16 and float32")
+	require.EqualError(t, Unknown.CheckRow(), "rows of unknown, allowed bf16 and fp8")
+}
+
+func TestDiffer(t *testing.T) {
+	for _, c := range []struct {
+		rows, theirRows, outputs, theirOutputs DType
+		says                                   [3]string
+	}{
+		{BF16, BF16, FP32, FP32, [3]string{}},
+		{BF16, FP8Pow2, BF16, FP32, [3]string{"dtype", "bf16", "fp8"}},
+		{FP8, FP8UE8M0, BF16, FP32, [3]string{"the format of fp8 scales", "float32", "round_scale with ue8m0"}},
+		{FP8, FP8, BF16, FP32, [3]string{"output dtype", "bf16", "float32"}},
+	} {
+		name, mine, theirs, ok := Differ(c.rows, c.theirRows, c.outputs, c.theirOutputs)
+		require.Equal(t, c.says, [3]string{name, mine, theirs})
+		require.Equal(t, c.says[0] != "", ok)
 	}
 }

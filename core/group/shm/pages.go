@@ -29,10 +29,18 @@ type Pages struct {
 	node  int // of Local
 }
 
-func (p *Pages) open() (err error) {
+// Check says what is wrong with a choice that does not exist.
+func (p *Pages) Check() error {
 	if p.Huge < HugeNever || p.Huge > HugeRequire {
-		return fmt.Errorf("huge pages %d, allowed %d (never), %d (advise) and %d (require)",
+		return fmt.Errorf("huge_pages is %d, allowed %d (never), %d (advise) and %d (require)",
 			p.Huge, HugeNever, HugeAdvise, HugeRequire)
+	}
+	return nil
+}
+
+func (p *Pages) open() (err error) {
+	if err := p.Check(); err != nil {
+		return err
 	}
 	if p.Local {
 		p.node, err = sys.CurrentNode()

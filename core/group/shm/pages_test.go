@@ -53,7 +53,7 @@ func TestConformanceOfPages(t *testing.T) {
 
 func TestPagesRefused(t *testing.T) {
 	_, err := Open(Config{NumRanks: 1, ControlBytes: 8, Pages: Pages{Huge: 3}})
-	if err == nil || !strings.Contains(err.Error(), "huge pages 3, allowed 0") {
+	if err == nil || !strings.Contains(err.Error(), "huge_pages is 3, allowed 0") {
 		t.Error(err)
 	}
 }

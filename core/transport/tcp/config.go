@@ -5,13 +5,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/wire"
 )
 
 // Bounds of a transport. The wire format has room for more.
 const (
 	// MaxNumSockets is the largest Config.NumSockets.
-	MaxNumSockets = 16
+	MaxNumSockets = limits.MaxSockets
 	// MaxNumEndpoints is the largest Config.NumEndpoints.
 	MaxNumEndpoints = 1 << 16
 	// MaxDepth is the largest send or receive depth of an endpoint.

@@ -1,8 +1,8 @@
 """Checks of arguments on the tensors' side; errors name the argument, its value and what is
 allowed.
 
-The library checks all numbers again. It also checks what only it can know: expert ids, and the
-sizes that the buffer was created for.
+Ranges of numbers are those of the library (``LIMITS``). It checks them for its own callers, and
+what only it can know: expert ids, and the sizes that the buffer was created for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ import torch
 from .. import _abi as abi
 from .numbers import boolean as boolean
 from .numbers import integer as integer
+from .numbers import limited as limited
 from .numbers import refuse as refuse
 from .place import HOST, Place
 
-# Bounds the small tensors allocated before the library sees the number.
-MAX_EXPERTS = 1 << 20
-# Token indices travel as int32.
-MAX_TOKENS = (1 << 31) - 1
-MAX_HIDDEN = (1 << 31) - 1
 FP8_BLOCK = abi.QUANT_BLOCK
 BF16_BLOCK = abi.ROW_MULTIPLE
 # UE8M0 scales of this many blocks share one int32.
@@ -30,14 +26,14 @@ UE8M0_PACK = abi.SCALES_PER_WORD
 
 
 # One more than the longest timeout that can be asked for.
-TIMEOUT_END = 1 << 63
+TIMEOUT_END = abi.LIMITS["timeout_us"][1] + 1
 
 
 def timeout(value: object) -> int:
     """A deadline in microseconds, -1 for none."""
     if type(value) is int and -1 <= value < TIMEOUT_END:  # almost every call
         return value
-    return integer("timeout_us", value, -1, TIMEOUT_END - 1)
+    return limited("timeout_us", value)
 
 
 # Looked up once, not at every call.
@@ -171,7 +167,7 @@ def _text(shape: tuple[int | None, ...]) -> str:
 
 def experts(value: object, num_ranks: int) -> int:
     """The number of experts, a positive multiple of the number of ranks."""
-    number = integer("num_experts", value, 1, MAX_EXPERTS)
+    number = limited("num_experts", value)  # before small tensors are made for them
     if number % num_ranks:
         raise refuse("num_experts", number, f"a multiple of the {num_ranks} ranks")
     return number
@@ -188,9 +184,20 @@ def scales(fp8: bool, round_scale: bool, ue8m0: bool) -> None:
 def hidden(value: int, fp8: bool, ue8m0: bool = False) -> None:
     """The hidden size: whole blocks of 128 for fp8, four of them for ue8m0, 8 for bf16."""
     block = (FP8_BLOCK * UE8M0_PACK if ue8m0 else FP8_BLOCK) if fp8 else BF16_BLOCK
-    if value < block or value % block or value > MAX_HIDDEN:
+    most = abi.LIMITS["hidden"][1]
+    if not block <= value <= most or value % block:
         kind = ("with use_ue8m0" if ue8m0 else "with use_fp8") if fp8 else "for bf16"
-        raise refuse("x", f"hidden size {value}", f"a multiple of {block} {kind}")
+        raise refuse("x", f"hidden size {value}", f"a multiple of {block} up to {most} {kind}")
+
+
+def tokens_per_rank(value: object) -> int:
+    """The most tokens that a rank may dispatch."""
+    return limited("num_max_dispatch_tokens_per_rank", value, "num_max_tokens_per_rank")
+
+
+def extra_row_bytes(name: str, value: object) -> int:
+    """Bytes per token of a tensor that goes along with flat rows; 0 would be no tensor."""
+    return integer(name, value, 1, abi.LIMITS["extra_row_bytes"][1])
 
 
 def tokens(num_tokens: int, num_max_tokens: int) -> None:
@@ -202,8 +209,9 @@ def tokens(num_tokens: int, num_max_tokens: int) -> None:
 
 def topk(num_topk: int) -> None:
     """The number of selections per token."""
-    if not 1 <= num_topk <= abi.MW_MAX_TOPK:
-        raise refuse("topk_idx", f"{num_topk} selections per token", f"1 to {abi.MW_MAX_TOPK}")
+    least, most = abi.LIMITS["num_topk"]
+    if not least <= num_topk <= most:
+        raise refuse("topk_idx", f"{num_topk} selections per token", f"{least} to {most}")
 
 
 def active_ranks(

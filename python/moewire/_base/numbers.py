@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 
+from .._abi import LIMITS
 from ..errors import InvalidArgument
 
 
@@ -31,6 +32,11 @@ def switch(variable: str, default: bool = False) -> bool:
     if text not in ("", "0", "1"):
         raise refuse(variable, repr(text), "0, 1")
     return text == "1" if text else default
+
+
+def limited(name: str, value: object, row: str = "") -> int:
+    """``value`` as an int in the range that the library has for it, by its name or ``row``."""
+    return integer(name, value, *LIMITS[row or name])
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:

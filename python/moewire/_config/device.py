@@ -14,8 +14,8 @@ from .._native.lib import library
 if TYPE_CHECKING:
     import torch
 
-_ALLOWED = "'cpu', 'cuda', 'cuda:N', N up to 65536, or a torch.device of these"
-_LAST_DEVICE = 1 << 16  # as in the library
+_LAST_DEVICE = abi.LIMITS["device_ordinal"][1]
+_ALLOWED = f"'cpu', 'cuda', 'cuda:N', N up to {_LAST_DEVICE}, or a torch.device of these"
 # A file with code of the kernels, in place of the library's. For tests.
 CODE_VARIABLE = "MOEWIRE_TEST_CUDA_CODE"
 
@@ -46,7 +46,7 @@ def fence_flags(given: str | None, device: str | torch.device | None) -> int:
         raise refuse(name, repr(value), "wait, kill")
     on_cuda = device is not None and parsed(device)[0] == "cuda"
     if value == "kill" and not on_cuda and given is not None:
-        raise refuse(name, "'kill'", "wait, on the CPU, where nobody waits for a rank that is out")
+        raise refuse(name, "'kill'", "wait, on the CPU, where no call waits for a rank that is out")
     return abi.MW_CONFIG_KILL_FENCED if value == "kill" and on_cuda else 0
 
 

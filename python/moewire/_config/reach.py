@@ -29,8 +29,6 @@ ZERO_COPIES = {
     "on": abi.MW_ZERO_COPY_ON,
     "off": abi.MW_ZERO_COPY_OFF,
 }
-MAX_RING_BYTES = 1 << 34
-MAX_UNRESPONSIVE_US = 3_600_000_000
 
 
 class Reach(TypedDict, total=False):
@@ -66,8 +64,8 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "keys": keys,
         "key_file": key_file,
         "host": os.environ.get("MOEWIRE_HOST", "").encode(),
-        "ring_bytes": _number("ring_bytes", reach, MAX_RING_BYTES),
-        "unresponsive_after_us": _number("unresponsive_after_us", reach, MAX_UNRESPONSIVE_US),
+        "ring_bytes": _number("ring_bytes", reach),
+        "unresponsive_after_us": _number("unresponsive_after_us", reach),
         **{name: _text(name, reach) for name in RDMA},
         "flags": abi.MW_CONFIG_RDMA_DC if _dc(reach.pop("rdma_dc", None)) else 0,
         "tcp_zero_copy": _choice(
@@ -76,8 +74,12 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
     }
 
 
-def _number(name: str, given: dict[str, Any], most: int) -> int:
-    """A number of at most ``most`` from the argument or the variable of that name; 0: neither."""
+def _number(name: str, given: dict[str, Any]) -> int:
+    """A number from the argument or the variable of that name; 0: neither.
+
+    The library knows which of the numbers below the largest are possible.
+    """
+    most = abi.LIMITS[name][1]
     value = given.pop(name, None)
     if value is not None:
         return integer(name, value, 0, most)

@@ -24,9 +24,6 @@ HUGE_PAGES = {
     "require": abi.MW_HUGE_PAGES_REQUIRE,
 }
 NUMA = {"none": abi.MW_NUMA_NONE, "local": abi.MW_NUMA_LOCAL}
-MAX_PREFETCH = 64
-MAX_THREADS = 64
-MAX_SPIN_US = 1_000_000
 
 
 class Tuning(Reach, total=False):
@@ -53,9 +50,9 @@ def native(tuning: Tuning) -> dict[str, int | bytes]:
         "stores": _named("stores", given.pop("stores", "auto"), STORES),
         "huge_pages": _named("huge_pages", given.pop("huge_pages", "never"), HUGE_PAGES),
         "numa": _named("numa", given.pop("numa", "none"), NUMA),
-        "num_threads": integer("num_threads", given.pop("num_threads", 1), 1, MAX_THREADS),
-        "prefetch": _number("prefetch", given.pop("prefetch", None), MAX_PREFETCH),
-        "spin_us": _number("spin_us", given.pop("spin_us", None), MAX_SPIN_US),
+        "num_threads": _threads(given.pop("num_threads", 1)),
+        "prefetch": _number("prefetch", given.pop("prefetch", None)),
+        "spin_us": _number("spin_us", given.pop("spin_us", None)),
     }
     for name in given:
         raise TypeError(f"Buffer has no argument {name!r}")
@@ -68,8 +65,13 @@ def _named(name: str, value: object, allowed: dict[str, int]) -> int:
     return allowed[value]
 
 
-def _number(name: str, value: object, most: int) -> int:
+def _threads(value: object) -> int:
+    """The ABI says 0 for the default, which has a number here."""
+    return integer("num_threads", value, 1, abi.LIMITS["num_threads"][1])
+
+
+def _number(name: str, value: object) -> int:
     """The ABI says 0 for the default and -1 for none."""
     if value is None:
         return 0
-    return integer(name, value, 0, most) or -1
+    return integer(name, value, 0, abi.LIMITS[name][1]) or -1

@@ -115,8 +115,7 @@ def known_plan(plans: Plans, request: Request, quick: check.Quick) -> Plan | Non
 
 def check_request(request: Request, num_ranks: int, place: Place) -> Key:
     """The key of the plan; raises if an argument is wrong."""
-    name = "num_max_dispatch_tokens_per_rank"
-    num_max = check.integer(name, request.num_max_tokens, 1, check.MAX_TOKENS)
+    num_max = check.tokens_per_rank(request.num_max_tokens)
     experts = check.experts(request.num_experts, num_ranks)
     check.tensor("x", request.x, torch.bfloat16, (None, None), place)
     num_tokens, hidden = request.x.shape
@@ -155,9 +154,7 @@ def _extra(given: tuple[torch.Tensor, ...], num_tokens: int, place: Place) -> tu
         name = f"extra[{at}]"
         check.along(name, tensor, num_tokens, place)
         found.append((tensor.dtype, tuple(tensor.shape[1:])))
-        size = row_bytes(found[-1])
-        if not 1 <= size <= abi.MW_MAX_EXTRA_BYTES:
-            raise check.refuse(name, f"{size} bytes per token", f"1 to {abi.MW_MAX_EXTRA_BYTES}")
+        check.extra_row_bytes(f"bytes per token of {name}", row_bytes(found[-1]))
     return tuple(found)
 
 

@@ -55,24 +55,20 @@ class FlatCalls:
         Raises:
             InvalidArgument: a number is out of its bounds.
         """
-        name = "num_max_dispatch_tokens_per_rank"
-        ranks = check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
+        ranks = check.limited("num_ranks", num_ranks)
         fp32 = abi.MW_SHAPE_FP32_OUTPUTS if check.boolean("fp32_outputs", fp32_outputs) else 0
         shape = abi.mw_shape_t(
-            num_max_tokens_per_rank=check.integer(
-                name, num_max_dispatch_tokens_per_rank, 1, check.MAX_TOKENS
-            ),
-            hidden=check.integer("hidden", hidden, 1, check.MAX_HIDDEN),
+            num_max_tokens_per_rank=check.tokens_per_rank(num_max_dispatch_tokens_per_rank),
+            hidden=check.limited("hidden", hidden),
             num_ranks=ranks,
             num_experts=ranks,  # flat rows need the same room for any number
-            num_slots=check.integer("num_slots", num_slots, 1, 64),
-            num_topk=check.integer("num_topk", num_topk, 0, abi.MW_MAX_TOPK),
+            num_slots=check.limited("num_slots", num_slots),
+            num_topk=check.integer("num_topk", num_topk, 0, abi.LIMITS["num_topk"][1]),
             flags=abi.MW_SHAPE_FLAT | fp32,
         )
         check.num_extras("extra_row_bytes", len(extra_row_bytes))
         for at, size in enumerate(extra_row_bytes):
-            most = abi.MW_MAX_EXTRA_BYTES
-            shape.extra_row_bytes[at] = check.integer(f"extra_row_bytes[{at}]", size, 1, most)
+            shape.extra_row_bytes[at] = check.extra_row_bytes(f"extra_row_bytes[{at}]", size)
         return size_hint(shape)
 
     def dispatch_flat(

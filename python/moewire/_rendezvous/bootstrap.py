@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import torch
 import torch.distributed as dist
 
-from .. import _abi as abi
-from .._base.check import integer, refuse
+from .._base.check import integer, limited, refuse
 from .._native.runtime import MAX_METADATA_BYTES, Runtime
 from ..errors import MoewireError, PeerLostError
 from .by_store import StoreRendezvous
@@ -48,7 +47,7 @@ class ExchangeRendezvous:
     """
 
     def __init__(self, exchange: Exchange, rank: int, num_ranks: int) -> None:
-        self.num_ranks = integer("world_size", num_ranks, 1, abi.MW_MAX_RANKS)
+        self.num_ranks = limited("world_size", num_ranks, "num_ranks")
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         self._exchange = exchange
 

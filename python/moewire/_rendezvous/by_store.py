@@ -13,8 +13,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 
-from .. import _abi as abi
-from .._base.check import integer, refuse
+from .._base.check import integer, limited, refuse
 from .._native.runtime import Runtime
 from ..errors import DeadlineError, MetadataError, MoewireError
 from .clock import Clock
@@ -51,7 +50,7 @@ class StoreRendezvous:
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
         if not all(hasattr(store, name) for name in METHODS):
             raise refuse("store", type(store).__name__, "a torch.distributed.Store")
-        self.num_ranks = integer("world_size", num_ranks, 1, abi.MW_MAX_RANKS)
+        self.num_ranks = limited("world_size", num_ranks, "num_ranks")
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         if not isinstance(prefix, str) or not prefix:
             raise refuse("prefix", repr(prefix), "a string that is not empty")
@@ -214,12 +213,12 @@ class StoreRendezvous:
                 runtime.update()
 
     def _failure(self, present: frozenset[int], timeout_us: int) -> str:
-        names = ", ".join(str(rank) for rank in sorted(present)) or "nobody"
+        names = ", ".join(str(rank) for rank in sorted(present)) or "none"
         why = "" if self._failed is None else f", and here it failed: {self._failed}"
         return (
             f"rank {self.rank} found no epoch to join in {timeout_us / 1e6:g} s "
             f"under '{self._prefix}/{self._instance}'; "
-            f"the last attempt was made by rank {names}{why}"
+            f"ranks of the last attempt: {names}{why}"
         )
 
     def _catch_up(self) -> None:

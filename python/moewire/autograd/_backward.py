@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from .. import _abi as abi
 from .._base import check
 from ..buffer import Buffer
 from ..errors import UnsupportedError
@@ -25,8 +24,8 @@ AnyHandle = TypeVar("AnyHandle", bound="Held")
 
 def piggyback_hint(hidden: object, num_topk: object) -> tuple[int, int]:
     """Checked arguments of a size hint: the width of a backward's rows, and K."""
-    topk = check.integer("num_topk", num_topk, 1, abi.MW_MAX_TOPK)
-    width = check.integer("hidden", hidden, 1, check.MAX_HIDDEN)
+    topk = check.limited("num_topk", num_topk)
+    width = check.limited("hidden", hidden)
     return width + _piggyback.num_values(topk), topk
 
 

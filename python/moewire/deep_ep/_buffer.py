@@ -90,8 +90,8 @@ class Buffer(NormalMode):
     ) -> None:
         if group is None:
             raise check.refuse("group", "None", "a process group (comm is not supported)")
-        self.num_nvl_bytes = check.integer("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
-        self.num_rdma_bytes = check.integer("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
+        self.num_nvl_bytes = check.limited("num_nvl_bytes", num_nvl_bytes, "num_bytes")
+        self.num_rdma_bytes = check.limited("num_rdma_bytes", num_rdma_bytes, "num_bytes")
         device = torch_cuda.chosen(device)
         num_bytes = self.num_rdma_bytes
         if low_latency_mode:
@@ -297,7 +297,7 @@ class Buffer(NormalMode):
             PeerMismatchError: ranks disagree about M, H or E.
         """
         buffer = self._low_latency("clean_low_latency_buffer")
-        check.integer("hidden", hidden, 1, check.MAX_HIDDEN)
+        check.limited("hidden", hidden)
         handle = buffer.dispatch(
             self._empty((0, hidden), torch.bfloat16),
             self._empty((0, 1), torch.int64),

@@ -6,25 +6,11 @@ import ctypes
 from collections.abc import Mapping
 
 from .. import _abi as abi
-from .._base.numbers import boolean, integer, refuse
+from .._base.numbers import boolean, limited, refuse
 from .._config.reach import ZERO_COPIES, yes_or_no
-from ._parts import MAX_63
 
 CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
 EVICTIONS = {"sieve": abi.MW_EVICT_SIEVE, "fifo": abi.MW_EVICT_FIFO}
-
-_BOUNDS = {
-    "num_peers": 1 << 16,
-    "num_connections": 1 << 16,
-    "num_transfers": (1 << 16) - 1,
-    "num_regions": (1 << 20) - 1,
-    "send_depth": 4096,
-    "recv_depth": 4096,
-    "num_unmatched": 1 << 15,
-    "num_sockets": 16,
-    "slice_bytes": MAX_63,
-    "connect_timeout_us": MAX_63,
-}
 
 
 def one_of(name: str, value: str, allowed: Mapping[str, int]) -> None:
@@ -49,7 +35,7 @@ def config_of(
     numbers: Mapping[str, int],
 ) -> abi.mw_fabric_config_t:
     """The configuration without its texts, which the caller has to keep alive."""
-    checked = {name: integer(name, value, 0, _BOUNDS[name]) for name, value in numbers.items()}
+    checked = {name: limited(name, value) for name, value in numbers.items()}
     return abi.mw_fabric_config_t(
         size=ctypes.sizeof(abi.mw_fabric_config_t),
         flags=flags,

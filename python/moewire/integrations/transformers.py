@@ -44,8 +44,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from .._abi import LIMITS
 from .._base import check
-from .._base.check import integer
+from .._base.check import integer, limited
 from ..buffer import Buffer
 from ..errors import InvalidArgument
 from . import _buffers, _devices, _engines, _exchange
@@ -91,9 +92,10 @@ class _Settings:
 def _tokens_from_environment() -> int:
     text = os.environ.get("MOEWIRE_TRANSFORMERS_MAX_TOKENS", str(DEFAULT_MAX_TOKENS))
     number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= number <= check.MAX_TOKENS:
+    least, most = LIMITS["num_max_tokens_per_rank"]
+    if not least <= number <= most:
         raise InvalidArgument(
-            f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, 1 or more"
+            f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, {least} to {most}"
         )
     return number
 
@@ -117,7 +119,7 @@ def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -
     global _settings
     new = _Settings(**vars(_settings))
     if max_tokens is not None:
-        new.max_tokens = integer("max_tokens", max_tokens, 1, check.MAX_TOKENS)
+        new.max_tokens = limited("max_tokens", max_tokens, "num_max_tokens_per_rank")
     if timeout_us is not None:
         new.timeout_us = check.timeout(timeout_us)
     _settings = new
@@ -322,7 +324,7 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
     Raises:
         InvalidArgument: an argument is wrong; the model is left as it is.
     """
-    integer("rank", rank, 0, integer("num_ranks", num_ranks, 1, (1 << 31) - 1) - 1)
+    integer("rank", rank, 0, limited("num_ranks", num_ranks) - 1)
     place = InStore(store, rank, num_ranks)
     layers = [module for name, module in model.named_modules() if name.endswith(".experts")]
     if not layers:

@@ -80,6 +80,9 @@ func pythonABI(from tree) ([]byte, error) {
 	if err := writeFacts(&out, &from.protocol); err != nil {
 		return nil, err
 	}
+	if err := writeLimits(&out, from.root); err != nil {
+		return nil, err
+	}
 	out.WriteString("\n_Fields = list[tuple[str, Any]]\n")
 	for _, s := range a.structs {
 		if err := writeClass(&out, s[2], s[1]); err != nil {
