@@ -8,12 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/node"
-)
-
-// Both sides agree on the numbers of carriers.
-var (
-	_ = [1]struct{}{}[node.CarrierTCP-C.MW_LINK_TCP]
-	_ = [1]struct{}{}[node.CarrierVerbs-C.MW_LINK_VERBS]
+	"github.com/moewire/moewire/core/telemetry"
 )
 
 //export mwiBufferLinks
@@ -40,7 +35,7 @@ func mwiBufferLinks(id uint64, out *C.mw_link_t, capacity uint32, count *C.uint3
 // putLink writes an element as far as the caller has room.
 func putLink(to []byte, f *multihost.RemoteRank) {
 	l := C.mw_link_t{
-		size: C.uint32_t(len(to)), rank: C.uint32_t(f.Rank), carrier: C.uint32_t(node.CarrierNumber(f.Carrier)), state: C.uint32_t(f.State),
+		size: C.uint32_t(len(to)), rank: C.uint32_t(f.Rank), carrier: C.uint32_t(telemetry.CarrierNumber(f.Carrier)), state: C.uint32_t(f.State),
 		num_messages_sent: C.uint64_t(f.SentMessages), num_bytes_sent: C.uint64_t(f.SentBytes),
 		num_messages_received: C.uint64_t(f.ReceivedMessages), num_bytes_received: C.uint64_t(f.ReceivedBytes),
 		num_blocked: C.uint64_t(f.Blocked), num_dropped: C.uint64_t(f.Dropped), num_ignored: C.uint64_t(f.Ignored),

@@ -77,30 +77,13 @@ func showLinks(own domain.Segment, remote []multihost.RemoteRank) {
 
 func rowOf(f *multihost.RemoteRank) telemetry.Link {
 	return telemetry.Link{
-		State: int(f.State), Carrier: CarrierNumber(f.Carrier),
+		State: int(f.State), Carrier: telemetry.CarrierNumber(f.Carrier),
 		SentMessages: f.SentMessages, SentBytes: f.SentBytes,
 		ReceivedMessages: f.ReceivedMessages, ReceivedBytes: f.ReceivedBytes,
 		Blocked: f.Blocked, Dropped: f.Dropped, Ignored: f.Ignored,
 		Credits: f.Credits, MaxCredits: f.MaxCredits,
 		Heard: f.Heard, Beats: f.Beats, Ahead: f.Ahead, HasAhead: f.HasAhead,
 	}
-}
-
-// The numbers of carriers where only a number has room.
-const (
-	CarrierTCP   = 1
-	CarrierVerbs = 2
-)
-
-// CarrierNumber returns the number of the carrier with a name; 0 for any other one.
-func CarrierNumber(name string) int {
-	switch name {
-	case "tcp":
-		return CarrierTCP
-	case "verbs":
-		return CarrierVerbs
-	}
-	return 0
 }
 
 // Paths returns how this rank reaches each rank, as the last rendezvous that was

@@ -28,6 +28,23 @@ const (
 
 const _ = uint(LinkBytes - numLinkWords*8)
 
+// The numbers of carriers, where a word has room for a number only.
+const (
+	CarrierTCP   = 1
+	CarrierVerbs = 2
+)
+
+// CarrierNumber returns the number of the carrier with a name; 0 for any other one.
+func CarrierNumber(name string) int {
+	switch name {
+	case "tcp":
+		return CarrierTCP
+	case "verbs":
+		return CarrierVerbs
+	}
+	return 0
+}
+
 // Link is what a rank sees of one remote rank. Counts are since the buffer was
 // made.
 type Link struct {
