@@ -90,7 +90,7 @@ func TestEveryBit(t *testing.T) {
 			w.s.stop()
 			misses, step := 0, 1
 			if testing.Short() {
-				step = 7
+				step = 97
 			}
 			for at := w.rng.IntN(step); at < len(image.data[0]); at += step {
 				for _, bit := range bitsOf(image.data[0], at, w.rng) {

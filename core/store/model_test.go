@@ -195,7 +195,11 @@ func TestModel(t *testing.T) {
 				}
 				w := newWorld(t, testenv.Seed(t)+seed, place, Config{Durability: c.each, FlushEvery: time.Millisecond})
 				m := newModel(w, c.segments > 30)
-				for range 1500 {
+				steps := 1500
+				if testing.Short() {
+					steps = 500
+				}
+				for range steps {
 					m.step()
 				}
 				m.accounts()
@@ -222,7 +226,11 @@ func TestEnds(t *testing.T) {
 					d := newDisk(1<<16, segments)
 					w := newWorld(t, testenv.Seed(t)+seed, d, Config{Durability: FlushNone})
 					m := newModel(w, segments > 30)
-					for range 25 {
+					ends := 25
+					if testing.Short() {
+						ends = 12
+					}
+					for range ends {
 						for range m.rng.IntN(60) {
 							m.step()
 						}
