@@ -1,0 +1,99 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// liar is a server that has the key and answers each request with what it is told to.
+type liar struct {
+	head    wire.Head
+	payload []byte
+	keys    *wire.Keyring
+}
+
+func (s *liar) dial(context.Context, string) (Conn, error) {
+	near, far := net.Pipe()
+	go func() {
+		defer far.Close()
+		guard, _ := wire.NewGuard(0)
+		session, err := stream.Handshake(far, wire.RoleServer, wire.Config{
+			Keys: s.keys, Ordered: true, MaxPayloadBytes: message.MaxPayloadBytes, Guard: guard, Blob: message.Hello(),
+		}, time.Now().Add(patience))
+		if err != nil {
+			return
+		}
+		s.serve(stream.NewReader(far, session, stream.Limits{Idle: patience, Total: patience}), stream.NewWriter(far, session, patience, nil))
+	}()
+	return near, nil
+}
+
+func (s *liar) serve(in *stream.Reader, out *stream.Writer) {
+	for {
+		request, err := in.Next()
+		if err != nil || in.End() != nil {
+			return
+		}
+		head, payload := s.head, s.payload
+		if request.Code == message.Open {
+			o := message.Opened{NumKeys: 512, BatchBytes: 1 << 20, BlockBytes: 1 << 20, Contexts: 4}
+			head, payload = wire.Head{Code: message.Open, Reply: true}, o.Encode(make([]byte, message.OpenedBytes))
+		}
+		head.Request = request.Request
+		if out.Append(&head, [][]byte{payload}) != nil || out.Flush() != nil {
+			return
+		}
+	}
+}
+
+// FuzzHostileServer: whatever a server answers, a request completes, nothing panics, and no
+// byte is taken for a block's that its tag does not fit.
+func FuzzHostileServer(f *testing.F) {
+	ring := keys(f, keyA)
+	block := []byte("block")
+	right := tag.New((&message.Namespace{}).Digest()).Of([]byte("key"), block)
+	e := message.Entry{Bytes: 5, Tag: right}
+	miss := message.Entry{Status: message.Miss}
+	p := message.Part{NumKeys: 2, Last: true}
+	extra := p.Encode(make([]byte, message.PartExtraBytes))
+	f.Add(byte(message.Get), uint16(0), false, extra, append(miss.Append(e.Append(nil)), block...))
+	f.Add(byte(message.Exists), uint16(0), false, []byte(nil), message.AppendFound(nil, 1, []bool{true, false}))
+	f.Add(byte(message.Get), uint16(7), true, []byte(nil), []byte("text"))
+	f.Fuzz(func(t *testing.T, code byte, status uint16, refused bool, extra, payload []byte) {
+		s := &liar{
+			head:    wire.Head{Code: code, Status: status, Reply: true, Refused: refused, Extra: extra[:min(len(extra), wire.MaxExtraBytes)]},
+			payload: payload, keys: ring,
+		}
+		c, err := Open(Config{
+			Servers: []string{"liar"}, Keys: ring, Dial: s.dial, Timeout: 20 * time.Millisecond, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour,
+		})
+		require.NoError(t, err)
+		into := [][][]byte{{make([]byte, 5)}, {make([]byte, 5)}}
+		r := Request{Op: message.Get, Keys: [][]byte{[]byte("key"), []byte("other")}, Buffers: into}
+		if code != message.Get {
+			r.Op, r.Buffers = message.Exists, nil
+		}
+		done, err := c.Do(r)
+		require.NoError(t, err)
+		if r.Op == message.Get && done.OK[0] {
+			require.Equal(t, string(block), string(into[0][0]))
+		}
+		_, why := c.Up()
+		for _, err := range why {
+			var panicked *safego.PanicError
+			require.False(t, errors.As(err, &panicked), "%v", err)
+		}
+		require.NoError(t, c.Close())
+	})
+}

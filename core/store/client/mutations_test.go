@@ -1,0 +1,44 @@
+package client
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// mutations are mistakes that are easy to make, each as an edit of one file.
+var mutations = []struct{ name, file, from, to string }{
+	{"no look at tags", "receive.go", "case l.checker.Tag() == e.Tag:", "case true:"},
+	{"bytes before they are genuine", "receive.go", "if err := l.in.End(); err != nil {\n\t\treturn false, err\n\t}\n\tl.took", "_ = l.in.End()\n\tl.took"},
+	{"a lease without a look at its tag", "lease.go", "if tagger.Tag() != l.tag {", "if l.tag == (tag.Tag{}) {"},
+	{"no complaint", "receive.go", "\t\tl.complain(t.keys[at])\n", ""},
+	{"a complaint about what the cable did", "receive.go", "\treturn fateBad, nil\n", "\tl.complain(t.keys[i])\n\treturn fateBad, nil\n"},
+	{"blocks over the end of their buffers", "receive.go", "case size(t.bufs[i]) < int(e.Bytes):", "case false:"},
+	{"no room is no miss", "receive.go", "if dst == nil && e.Bytes > 0 {", "if false {"},
+	{"no deadline", "watch.go", "if left <= 0 {", "if false {"},
+	{"no breaker", "watch.go", "\tif hung {\n\t\tl.fail(errHung)\n\t}\n", "\t_ = hung\n"},
+	{"no probe", "peer.go", "if !p.sleep(wait) {", "if !p.sleep(time.Hour) {"},
+	{"a refusal is a miss", "peer.go", "errors.Is(err, stream.ErrSilent), ", ""},
+	{"what is left never completes", "link.go", "\tfor _, t := range l.running {\n\t\tt.complete()\n\t}\n", ""},
+	{"what is queued never completes", "link.go", "\tfor _, t := range l.queue {\n\t\tt.complete()\n\t}\n", ""},
+	{"more than was granted", "link.go", "|| len(l.running) >= int(l.opened.Contexts)) {", ") {"},
+	{"no cap", "call.go", "place, err := c.places.Get()\n\tif err != nil {\n\t\treturn 0, c.busy()", "place, err := c.places.Wait(time.Now().Add(time.Second))\n\tif err != nil {\n\t\treturn 0, c.busy()"},
+	{"places are lost", "call.go", "\t_ = c.places.Put(k.place)\n\tif !k.sync {", "\tif !k.sync {"},
+	{"the last server has all", "hashing.go", "score > most", "true"},
+	{"the order of keys is lost", "call.go", "p.at = append(p.at, i)", "p.at = append(p.at, len(p.at))"},
+	{"parts in any order", "receive.go", "if int(p.First) != t.next || int(p.Offset) != t.off {", "if false {"},
+	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
+}
+
+// TestMutations builds this package with each mistake in turn, and wants the tests to
+// notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+func TestMutations(t *testing.T) {
+	var list []testenv.Mutation
+	for _, m := range mutations {
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: ",
+			Args: []string{"-timeout=90s", "-failfast"},
+		})
+	}
+	testenv.RunMutations(t, list)
+}

@@ -1,0 +1,97 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/store/tag"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// steady is an engine with one block, which makes nothing: what is allocated is not its.
+type steady struct {
+	server.Store
+	block []byte
+	tag   tag.Tag
+}
+
+func (s *steady) Namespace([32]byte, string) (server.NS, error)      { return 0, nil }
+func (s *steady) MaxBlockBytes(int) int64                            { return int64(len(s.block)) }
+func (s *steady) Allocate(server.Allocation) (server.Writing, error) { return s, nil }
+func (s *steady) Buffer() []byte                                     { return s.block }
+func (s *steady) Commit() error                                      { return nil }
+func (s *steady) Abort()                                             {}
+func (s *steady) Bytes() int64                                       { return int64(len(s.block)) }
+func (s *steady) Tag() tag.Tag                                       { return s.tag }
+func (s *steady) Data() []byte                                       { return s.block }
+func (s *steady) Read(int64, []byte) error                           { return nil }
+func (s *steady) Release()                                           {}
+
+func (s *steady) Exists(_ server.NS, keys [][]byte, found []bool) int {
+	for i := range found {
+		found[i] = true
+	}
+	return len(keys)
+}
+
+func (s *steady) Acquire(_ server.NS, keys [][]byte, leases []server.Lease) int {
+	for i := range keys {
+		leases[i] = server.Lease{Leased: s}
+	}
+	return len(keys)
+}
+
+// G13: in steady state a get, a put and an exists allocate nothing in the server. The client
+// here does not, either.
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	for _, p := range []wire.Protection{wire.ProtectDigest, wire.ProtectEncrypt} {
+		t.Run(p.String(), func(t *testing.T) {
+			engine := &steady{block: make([]byte, 100<<10)}
+			s, _ := serve(t, func(c *server.Config) { c.Store, c.Protection = engine, p })
+			r, err := connect(t, s, func(c *wire.Config) { c.Protection = p })
+			require.NoError(t, err)
+			r.do(message.Open, message.Request{}, name.Append(nil))
+			put, data := r.put("key", engine.block)
+			engine.tag = put.Tag
+			run := r.runner(len(data) + 1<<10)
+			for what, f := range map[string]func(){
+				"get":    func() { run(message.Get, message.Request{NumKeys: 1}, table1) },
+				"put":    func() { run(message.Put, put, data) },
+				"exists": func() { run(message.Exists, message.Request{NumKeys: 1}, table1) },
+			} {
+				require.Zero(t, testing.AllocsPerRun(50, f), what)
+			}
+		})
+	}
+}
+
+var table1 = table("key")
+
+// runner does requests without allocating anything.
+func (r *raw) runner(most int) func(message.Code, message.Request, []byte) {
+	var extra [message.RequestBytes]byte
+	into, pieces, head := make([]byte, most), make([][]byte, 1), new(wire.Head)
+	return func(code message.Code, said message.Request, payload []byte) {
+		pieces[0] = payload
+		*head = wire.Head{Code: code, Extra: said.Encode(extra[:])}
+		err := r.out.Append(head, pieces)
+		if err == nil {
+			err = r.out.Flush()
+		}
+		if err == nil {
+			*head, err = r.in.Next()
+		}
+		if err == nil {
+			err = r.in.Read(into[:head.PayloadBytes])
+		}
+		if err == nil {
+			err = r.in.End()
+		}
+		if err != nil || head.Refused {
+			r.t.Error(err, head.Status)
+		}
+	}
+}

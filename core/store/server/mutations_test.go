@@ -1,0 +1,49 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// mutations are mistakes that are easy to make, each as an edit of one file.
+var mutations = []struct{ name, file, from, to string }{
+	{"blocks with a wrong tag are stored", "put.go", "if t.Tag() != j.said.Tag {", "if false {"},
+	{"blocks with a wrong tag are committed", "explicit.go", "if t.Of(h.key, h.writing.Buffer()) != h.job.Tag {", "if t == nil {"},
+	{"blocks are stored before they are genuine", "put.go", "if err := c.in.End(); err != nil {\n\t\treturn err\n\t}\n\tc.server", "c.server"},
+	{"a put that is cut keeps its room", "put.go", "\tif err := c.fill(j, w); err != nil {\n\t\tw.Abort()", "\tif err := c.fill(j, w); err != nil {"},
+	{"no cap of a connection", "conn.go", "if int(c.running.Load()) > c.server.cfg.Contexts {", "if false {"},
+	{"a cap one too low", "conn.go", "if int(c.running.Load()) > c.server.cfg.Contexts {", "if int(c.running.Load()) >= c.server.cfg.Contexts {"},
+	{"contexts are not given back", "conn.go", "\tc.running.Add(-1)\n", ""},
+	{"leases are not given back", "job.go", "j.leases[i].Release()", "_ = i"},
+	{"handles outlive their connection", "conn.go", "\tc.handles.close()\n", ""},
+	{"handles do not expire", "handles.go", "now.After(h.until)", "false"},
+	{"handles of a use before", "handles.go", "hs.all[at].id != id", "false"},
+	{"a release gives back what is read", "handles.go", "if h.ended = true; h.uses == 0 {", "if h.ended = true; true {"},
+	{"gaps in a block", "explicit.go", "j.said.Offset != uint64(h.given) ||", ""},
+	{"half a block is committed", "explicit.go", "if h.given != int64(h.job.Bytes) {", "if false {"},
+	{"reads behind the end", "explicit.go", "j.said.Offset+uint64(j.said.Bytes) > uint64(h.lease.Bytes()) ||", ""},
+	{"reads before the beginning", "explicit.go", "|| j.said.Offset > uint64(h.lease.Bytes())", ""},
+	{"namespaces without end", "ops.go", "if len(c.spaces) == maxSpaces {", "if false {"},
+	{"a namespace that was not opened", "ops.go", "if id >= uint32(len(c.spaces)) {", "if id > uint32(len(c.spaces)) {"},
+	{"any format is taken", "server.go", "if !message.IsHello(peer.Blob) {", "if false {"},
+	{"clients without end", "server.go", "full := len(s.conns) >= s.cfg.MaxClients", "full := false"},
+	{"strangers without end", "server.go", "if s.pending.Add(nc) {", "if false {"},
+	{"a drain ends what runs", "conn.go", "if !errors.Is(err, stream.ErrStopped) {", "if true {"},
+	{"a drain without a deadline", "server.go", "case <-time.After(time.Until(deadline)):", "case <-time.After(time.Hour):"},
+	{"an allocation per get", "get.go", "\tj.start()\n\tfor next = at", "\tj.start()\n\tj.pieces = append([][]byte(nil), j.pieces...)\n\tfor next = at"},
+	{"an allocation per put", "put.go", "t := j.space.tagger\n", "t := j.space.tagger.Clone()\n"},
+}
+
+// TestMutations builds this package with each mistake in turn, and wants the tests to
+// notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+func TestMutations(t *testing.T) {
+	var list []testenv.Mutation
+	for _, m := range mutations {
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: ",
+			Args: []string{"-timeout=2m", "-failfast"},
+		})
+	}
+	testenv.RunMutations(t, list)
+}
