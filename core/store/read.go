@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"sync"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/store/index"
@@ -70,12 +71,16 @@ func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
 	return true
 }
 
+// headers are for records that lie in no memory: a look-up makes none.
+var headers = sync.Pool{New: func() any { return new([record.HeaderBytes + record.MaxKeyBytes]byte) }}
+
 // headerOf reads a block's record and compares the whole key.
 func (s *Store) headerOf(b *index.Block, key []byte) (record.Header, error) {
-	var buf [record.HeaderBytes + record.MaxKeyBytes]byte
 	off, n := int64(b.Off)*record.PageBytes, record.HeaderBytes+int64(b.KeyBytes)
 	src := s.medium.Bytes(int(b.Segment), off, n)
 	if src == nil {
+		buf := headers.Get().(*[record.HeaderBytes + record.MaxKeyBytes]byte)
+		defer headers.Put(buf)
 		src = buf[:n]
 		if err := s.medium.Read(int(b.Segment), off, src); err != nil {
 			s.counts.readErrors.Add(1)
