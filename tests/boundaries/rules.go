@@ -71,9 +71,9 @@ var layers = []layer{
 	{"core/store/stream", []string{"core/wire"}},
 	{"core/store/server", []string{
 		"core/internal/accept", "core/internal/safego", "core/pool", "core/wire",
-		"core/store/tag", "core/store/message", "core/store/stream",
+		"core/store", "core/store/tag", "core/store/message", "core/store/stream",
 	}},
-	{"core/store/server/servertest", []string{"core/store/tag", "core/store/server"}},
+	{"core/store/server/servertest", []string{"core/store", "core/store/tag", "core/store/server"}},
 	{"core/store/client", []string{
 		"core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
 		"core/store/tag", "core/store/message", "core/store/stream",

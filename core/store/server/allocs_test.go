@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/store"
+	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/store/tag"
@@ -18,26 +20,26 @@ type steady struct {
 	tag   tag.Tag
 }
 
-func (s *steady) Namespace([32]byte, string) (server.NS, error)      { return 0, nil }
-func (s *steady) MaxBlockBytes(int) int64                            { return int64(len(s.block)) }
-func (s *steady) Allocate(server.Allocation) (server.Writing, error) { return s, nil }
-func (s *steady) Buffer() []byte                                     { return s.block }
-func (s *steady) Commit() error                                      { return nil }
-func (s *steady) Abort()                                             {}
-func (s *steady) Bytes() int64                                       { return int64(len(s.block)) }
-func (s *steady) Tag() tag.Tag                                       { return s.tag }
-func (s *steady) Data() []byte                                       { return s.block }
-func (s *steady) Read(int64, []byte) error                           { return nil }
-func (s *steady) Release()                                           {}
+func (s *steady) Namespace([32]byte, string) (store.NS, error)      { return 0, nil }
+func (s *steady) MaxBlockBytes(int) int64                           { return int64(len(s.block)) }
+func (s *steady) Allocate(store.Allocation) (server.Writing, error) { return s, nil }
+func (s *steady) Buffer() []byte                                    { return s.block }
+func (s *steady) Commit() error                                     { return nil }
+func (s *steady) Abort()                                            {}
+func (s *steady) Bytes() int64                                      { return int64(len(s.block)) }
+func (s *steady) Tag() tag.Tag                                      { return s.tag }
+func (s *steady) Data() []byte                                      { return s.block }
+func (s *steady) Read(int64, []byte) error                          { return nil }
+func (s *steady) Release()                                          {}
 
-func (s *steady) Exists(_ server.NS, keys [][]byte, found []bool) int {
+func (s *steady) Exists(_ store.NS, keys [][]byte, found []bool) int {
 	for i := range found {
 		found[i] = true
 	}
 	return len(keys)
 }
 
-func (s *steady) Acquire(_ server.NS, keys [][]byte, leases []server.Lease) int {
+func (s *steady) Acquire(_ store.NS, keys [][]byte, leases []server.Lease) int {
 	for i := range keys {
 		leases[i] = server.Lease{Leased: s}
 	}
@@ -65,6 +67,22 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 				require.Zero(t, testing.AllocsPerRun(50, f), what)
 			}
 		})
+	}
+}
+
+// So it is over the store's own engine for what reads. Of a put the engine makes a record.
+func TestSteadyStateOverTheEngine(t *testing.T) {
+	m, err := medium.NewMemory(1 << 30)
+	require.NoError(t, err)
+	own, err := store.Open(store.Config{Medium: m})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, own.Close()) })
+	s, _ := serve(t, func(c *server.Config) { c.Store = server.Of(own) })
+	r := open(t, s)
+	r.mustPut("key", make([]byte, 100<<10))
+	run := r.runner(101 << 10)
+	for code := range map[message.Code]bool{message.Get: true, message.Exists: true} {
+		require.Zero(t, testing.AllocsPerRun(50, func() { run(code, message.Request{NumKeys: 1}, table1) }), code)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/store/tag"
@@ -22,7 +23,7 @@ const maxSpaces = 16
 
 // space is a namespace that a connection has opened.
 type space struct {
-	ns     NS
+	ns     store.NS
 	digest [32]byte
 	tagger *tag.Tagger
 }

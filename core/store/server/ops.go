@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/tag"
 	"github.com/moewire/moewire/core/wire"
@@ -94,23 +95,23 @@ func (c *conn) do(j *job) message.Status {
 
 // ask does what is about keys.
 func (c *conn) ask(j *job) message.Status {
-	store, ns, yes := c.server.cfg.Store, j.space.ns, j.yes[:len(j.keys)]
+	engine, ns, yes := c.server.cfg.Store, j.space.ns, j.yes[:len(j.keys)]
 	switch j.code {
 	case message.Get, message.Lookup:
 		return c.acquire(j)
 	case message.Exists:
-		j.out = message.AppendFound(j.out, store.Exists(ns, j.keys, yes), yes)
+		j.out = message.AppendFound(j.out, engine.Exists(ns, j.keys, yes), yes)
 	case message.Delete:
-		j.out = message.AppendFound(j.out, store.Delete(ns, j.keys, yes), yes)
+		j.out = message.AppendFound(j.out, engine.Delete(ns, j.keys, yes), yes)
 	case message.Pin:
 		until := time.Now().Add(time.Duration(min(j.said.Handle, math.MaxInt64/1000)) * time.Microsecond)
-		j.out = message.AppendFound(j.out, store.Pin(ns, j.keys, until, yes), yes)
+		j.out = message.AppendFound(j.out, engine.Pin(ns, j.keys, until, yes), yes)
 	case message.Touch:
-		store.Touch(ns, j.keys)
+		engine.Touch(ns, j.keys)
 	case message.Bad:
 		c.server.counters.BadReads.Add(uint64(len(j.keys)))
 		for _, k := range j.keys {
-			store.Bad(ns, k)
+			engine.Bad(ns, k)
 		}
 	}
 	return message.OK
@@ -218,13 +219,13 @@ func (j *job) refusal(err error) message.Status {
 		err    error
 		status message.Status
 	}{
-		{ErrExists, message.Existing},
-		{ErrConflict, message.Conflict},
-		{ErrTooLarge, message.TooLarge},
-		{ErrFull, message.Full},
-		{ErrWouldBlock, message.WouldBlock},
-		{ErrNamespaces, message.Quota},
-		{ErrClosed, message.Closing},
+		{store.ErrExists, message.Existing},
+		{store.ErrConflict, message.Conflict},
+		{store.ErrTooLarge, message.TooLarge},
+		{store.ErrFull, message.Full},
+		{store.ErrWouldBlock, message.WouldBlock},
+		{store.ErrNamespaces, message.Quota},
+		{store.ErrClosed, message.Closing},
 	} {
 		if errors.Is(err, known.err) {
 			status = known.status

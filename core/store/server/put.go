@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
 )
 
@@ -34,7 +35,7 @@ func (c *conn) begin(j *job) (Writing, error) {
 	if err := c.in.Read(names); err != nil {
 		return nil, err
 	}
-	w, err := c.server.cfg.Store.Allocate(Allocation{
+	w, err := c.server.cfg.Store.Allocate(store.Allocation{
 		NS: j.space.ns, Key: names[:said.KeyBytes], Parent: names[said.KeyBytes:], Bytes: int64(said.Bytes), Tag: said.Tag,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/store/tag"
 )
@@ -19,8 +20,8 @@ type Engine struct {
 	FlushFor time.Duration
 
 	mu      sync.Mutex
-	spaces  map[[32]byte]server.NS
-	blocks  map[server.NS]map[string]*block
+	spaces  map[[32]byte]store.NS
+	blocks  map[store.NS]map[string]*block
 	used    int64
 	Open    int // writings and leases
 	Touched int
@@ -34,15 +35,15 @@ type block struct {
 
 // New makes one.
 func New() *Engine {
-	return &Engine{Most: 16 << 20, Room: 1 << 30, spaces: map[[32]byte]server.NS{}, blocks: map[server.NS]map[string]*block{}}
+	return &Engine{Most: 16 << 20, Room: 1 << 30, spaces: map[[32]byte]store.NS{}, blocks: map[store.NS]map[string]*block{}}
 }
 
-func (e *Engine) Namespace(digest [32]byte, _ string) (server.NS, error) {
+func (e *Engine) Namespace(digest [32]byte, _ string) (store.NS, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ns, known := e.spaces[digest]
 	if !known {
-		ns = server.NS(len(e.spaces))
+		ns = store.NS(len(e.spaces))
 		e.spaces[digest], e.blocks[ns] = ns, map[string]*block{}
 	}
 	return ns, nil
@@ -50,7 +51,7 @@ func (e *Engine) Namespace(digest [32]byte, _ string) (server.NS, error) {
 
 func (e *Engine) MaxBlockBytes(int) int64 { return e.Most }
 
-func (e *Engine) Exists(ns server.NS, keys [][]byte, found []bool) (consecutive int) {
+func (e *Engine) Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, k := range keys {
@@ -62,17 +63,17 @@ func (e *Engine) Exists(ns server.NS, keys [][]byte, found []bool) (consecutive 
 	return consecutive
 }
 
-func (e *Engine) Allocate(a server.Allocation) (server.Writing, error) {
+func (e *Engine) Allocate(a store.Allocation) (server.Writing, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.known(&a); err != nil {
 		return nil, err
 	}
 	if a.Bytes > e.Most {
-		return nil, server.ErrTooLarge
+		return nil, store.ErrTooLarge
 	}
 	if e.used+a.Bytes > e.Room {
-		return nil, server.ErrFull
+		return nil, store.ErrFull
 	}
 	e.used += a.Bytes
 	e.Open++
@@ -80,20 +81,20 @@ func (e *Engine) Allocate(a server.Allocation) (server.Writing, error) {
 	return &writing{engine: e, a: a, buf: make([]byte, a.Bytes)}, nil
 }
 
-func (e *Engine) known(a *server.Allocation) error {
+func (e *Engine) known(a *store.Allocation) error {
 	b := e.blocks[a.NS][string(a.Key)]
 	switch {
 	case b == nil:
 		return nil
 	case int64(len(b.data)) == a.Bytes && b.tag == a.Tag:
-		return server.ErrExists
+		return store.ErrExists
 	}
-	return server.ErrConflict
+	return store.ErrConflict
 }
 
 type writing struct {
 	engine *Engine
-	a      server.Allocation
+	a      store.Allocation
 	buf    []byte
 	ended  bool
 }
@@ -152,7 +153,7 @@ func (l *lease) Release() {
 	}
 }
 
-func (e *Engine) Acquire(ns server.NS, keys [][]byte, leases []server.Lease) (hits int) {
+func (e *Engine) Acquire(ns store.NS, keys [][]byte, leases []server.Lease) (hits int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, k := range keys {
@@ -165,7 +166,7 @@ func (e *Engine) Acquire(ns server.NS, keys [][]byte, leases []server.Lease) (hi
 	return hits
 }
 
-func (e *Engine) Delete(ns server.NS, keys [][]byte, deleted []bool) (num int) {
+func (e *Engine) Delete(ns store.NS, keys [][]byte, deleted []bool) (num int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, k := range keys {
@@ -179,18 +180,18 @@ func (e *Engine) Delete(ns server.NS, keys [][]byte, deleted []bool) (num int) {
 	return num
 }
 
-func (e *Engine) Touch(_ server.NS, keys [][]byte) int {
+func (e *Engine) Touch(_ store.NS, keys [][]byte) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.Touched += len(keys)
 	return len(keys)
 }
 
-func (e *Engine) Pin(ns server.NS, keys [][]byte, _ time.Time, pinned []bool) int {
+func (e *Engine) Pin(ns store.NS, keys [][]byte, _ time.Time, pinned []bool) int {
 	return e.Exists(ns, keys, pinned)
 }
 
-func (e *Engine) List(ns server.NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
+func (e *Engine) List(ns store.NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for k := range e.blocks[ns] {
@@ -211,7 +212,7 @@ func (e *Engine) Flush(deadline time.Time) error {
 	return nil
 }
 
-func (e *Engine) Bad(ns server.NS, key []byte) {
+func (e *Engine) Bad(ns store.NS, key []byte) {
 	e.mu.Lock()
 	e.Bads++
 	e.mu.Unlock()
