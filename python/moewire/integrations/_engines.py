@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Mapping
 from importlib import metadata
 
-from ._plugin import Engine
+from ._plugin import ENTRY_POINT, Engine, report
 
 SGLANG = Engine(
     name="SGLang",
@@ -31,11 +33,35 @@ VLLM = Engine(
     literal_list=True,
 )
 
-ENGINES = (SGLANG, VLLM)
+# The servers of a block store, where vLLM's configuration does not name them.
+STORE_SERVERS = "MOEWIRE_STORE_SERVERS"
 
 # Not found by entry point: importing ``moewire.integrations.transformers`` registers.
 TRANSFORMERS_TESTED = "5.23.0"
 _INSTALL = 'pip install "moewire[transformers]"'
+
+
+def vllm_report(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """The entry for ``moewire doctor``: the exchange's, and what is to know of the tier."""
+    found = report(VLLM, environ)
+    if found["version"] is None:
+        return found
+    return {**found, "block_store": _tier(environ)}
+
+
+def _tier(environ: Mapping[str, str]) -> dict[str, object]:
+    named = 'the secondary tier {"type": "moewire"} of TieringOffloadingSpec'
+    if environ.get(VLLM.switch, "").strip() == "0":
+        return {"tier": f"{named} is off: {VLLM.switch}=0"}
+    if not VLLM.loads(environ):
+        return {"tier": f"{named} is off: {VLLM.whitelist} does not name {ENTRY_POINT}"}
+    servers = environ.get(STORE_SERVERS) or f"those of its configuration; {STORE_SERVERS} is unset"
+    return {
+        "tier": named,
+        "servers": servers,
+        "remark": 'set "kv_load_failure_policy": "recompute" in --kv-transfer-config: by default '
+        "vLLM fails a request whose blocks cannot be loaded",
+    }
 
 
 def transformers_version() -> str | None:
