@@ -1,10 +1,15 @@
-"""The switch on vLLM's command line."""
+"""The switch on vLLM's command line, and the name of the tier for KV blocks."""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from moewire.integrations.vllm import _command_line
+import moewire.integrations.vllm as plugin
+from moewire.integrations.vllm import _command_line, offload
 
 CASES = [
     (["vllm", "serve", "m"], None),
@@ -36,3 +41,49 @@ def test_export() -> None:
     environ = {"MOEWIRE_VLLM": "0"}
     _command_line.export(argv, environ, "MOEWIRE_VLLM")
     assert environ == {"MOEWIRE_VLLM": "0"}, "what the environment says counts"
+
+
+@pytest.fixture
+def tiers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """What is registered with a stand-in for vLLM."""
+    found: list[tuple[str, str, str]] = []
+    factory = SimpleNamespace(register_tier=lambda *tier: found.append(tier))
+    module = SimpleNamespace(SecondaryTierFactory=factory)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, offload._FACTORY, module)
+    monkeypatch.setattr(offload, "_registered", False)
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    return found
+
+
+@pytest.mark.parametrize(("switch", "registered"), [(None, True), ("0", False)])
+def test_the_tier_has_its_name_unless_the_plug_in_is_off(
+    monkeypatch: pytest.MonkeyPatch, tiers: Any, switch: str | None, registered: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vllm"])
+    if switch is None:
+        monkeypatch.delenv("MOEWIRE_VLLM", raising=False)
+    else:
+        monkeypatch.setenv("MOEWIRE_VLLM", switch)
+    plugin.activate()
+    plugin.activate()
+    ours = ("moewire", "moewire.integrations.vllm.offload.tier", "MoewireTier")
+    assert tiers == [ours] * registered
+
+
+def test_a_name_that_is_taken_is_said(
+    monkeypatch: pytest.MonkeyPatch, tiers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def taken(*_: str) -> None:
+        raise ValueError("already registered")
+
+    factory = SimpleNamespace(register_tier=taken)
+    monkeypatch.setattr(sys.modules[offload._FACTORY], "SecondaryTierFactory", factory)
+    assert not offload.register() and "already registered" in caplog.text
+
+
+def test_a_vllm_without_tiers_is_left_alone(monkeypatch: pytest.MonkeyPatch, tiers: Any) -> None:
+    monkeypatch.setitem(sys.modules, offload._FACTORY, SimpleNamespace())
+    assert not offload.register()
+    monkeypatch.delitem(sys.modules, "vllm")
+    assert not offload.register()

@@ -10,7 +10,10 @@ naming ``moewire`` in vLLM's ``VLLM_PLUGINS``, by ``MOEWIRE_VLLM``, or on vLLM's
   place of ``deepep_low_latency``.
 - ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of Moewire.
 
-vLLM has no registry for any of this, so classes and functions of its modules are replaced, and
+Apart from this, it names to vLLM the secondary tier of ``offload``, which does nothing unless a
+configuration asks for it; ``0`` keeps it out as well.
+
+vLLM has no registry for the exchange, so classes and functions of its modules are replaced, and
 only in the versions in ``_engines.VLLM.tested``. docs/vllm.md says what was run.
 
 Importing this module imports neither vLLM nor torch.
@@ -23,7 +26,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import _engines, _plugin
-from . import _command_line
+from . import _command_line, offload
 
 if TYPE_CHECKING:
     from ...buffer import Buffer
@@ -36,6 +39,8 @@ _DEFAULT = frozenset({"manager", "repairs"})
 def activate() -> None:
     """The entry point: puts in place what was asked for, if anything. Idempotent."""
     _command_line.export(sys.argv, os.environ, _engines.VLLM.switch)
+    if os.environ.get(_engines.VLLM.switch, "").strip() != "0":
+        offload.register()
     _plugin.activate(_engines.VLLM, _apply)
 
 

@@ -1,0 +1,186 @@
+"""vLLM with our offloading spec for the CPU and our tier: what outlives the engine, and what a bad
+store does to it.
+
+The store's client is a stand-in that keeps blocks in a folder. Each life is an engine in a process
+of its own. Everything in float32, where tokens are the same however they are computed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vllm_store_jobs as jobs
+from engine_server import EngineServer
+from vllm_tier_jobs import COUNT, DO_NOT_COUNT, ROW
+
+SECONDS = 240.0
+PATIENT = 5_000_000  # microseconds: a busy machine makes no miss of a hit
+CHUNKS = [n // jobs.CHUNK for n in jobs.LENGTHS]
+
+pytestmark = [pytest.mark.slow]
+
+
+def launch(server: EngineServer, job: str, *arguments: Any, **environment: str) -> Any:
+    (answer,) = server.run(1, job, *arguments, timeout=SECONDS, group=False, **environment)
+    return answer
+
+
+def tier(folder: Path, **options: Any) -> dict[str, Any]:
+    """Its entry in a configuration."""
+    client = "harness.fake_store:Client"
+    return {"type": "moewire", "servers": [str(folder)], "client": client, **options}
+
+
+@pytest.fixture(scope="module")
+def model(vllm_server: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model's folder."""
+    folder = str(tmp_path_factory.mktemp("vllm-store") / "model")
+    launch(vllm_server, "vllm_store_jobs.make", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(vllm_server: EngineServer, model: str) -> Any:
+    """What vLLM answers without a connector."""
+    return launch(vllm_server, "vllm_store_jobs.life", model, None)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the store."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def first(vllm_server: EngineServer, model: str, store: Path) -> Any:
+    """A life with an empty store."""
+    return launch(vllm_server, "vllm_store_jobs.life", model, tier(store, timeout_us=PATIENT))
+
+
+@pytest.fixture(scope="module")
+def second(vllm_server: EngineServer, model: str, store: Path, first: Any) -> Any:
+    """The next one, with what the first has left."""
+    return launch(vllm_server, "vllm_store_jobs.life", model, tier(store, timeout_us=PATIENT))
+
+
+def test_tokens_are_those_without_a_connector(alone: Any, first: Any, second: Any) -> None:
+    assert first["ids"] == second["ids"] == alone["ids"]
+    assert [len(ids) for ids in alone["ids"]] == [jobs.NEW_TOKENS] * len(jobs.LENGTHS)
+
+
+def test_the_second_life_loads_every_whole_chunk(first: Any, second: Any) -> None:
+    assert first["cached"] == [0] * len(jobs.LENGTHS)
+    assert second["cached"] == [n * jobs.CHUNK for n in CHUNKS]
+    assert second["namespace"] == first["namespace"]
+
+
+def test_counts(first: Any, second: Any) -> None:
+    total = sum(CHUNKS)
+    nothing = dict.fromkeys(first["counts"], 0)
+    assert first["counts"] == {**nothing, "lookup_blocks": total, "store_blocks": total}
+    loaded = {"lookup_blocks": total, "lookup_hits": total, "load_blocks": total}
+    assert second["counts"] == {**nothing, **loaded}
+    assert first["backlog"] == second["backlog"] == 0
+    assert first["registered"] == [64 << 20]
+
+
+def test_nothing_of_vllms_memory_is_held_at_the_end(first: Any, second: Any) -> None:
+    """Else vLLM cannot unmap it, and says so."""
+    assert first["said_at_the_end"] == second["said_at_the_end"] == []
+
+
+def test_the_tier_needs_no_switch(first: Any) -> None:
+    """And turns nothing else on."""
+    assert first["active"] is None
+
+
+@pytest.mark.parametrize("how", ["fails", "hung", "silent", "busy", "lost", "short", "full"])
+def test_a_bad_store_costs_no_engine_and_no_token(
+    vllm_server: EngineServer, model: str, store: Path, alone: Any, second: Any, how: str
+) -> None:
+    """The blocks are there, all of them; only a store that takes no more still gives them."""
+    given = tier(store, timeout_us=PATIENT if how == "full" else 250_000)
+    answer = launch(vllm_server, "vllm_store_jobs.life", model, given, MOEWIRE_TEST_STORE=how)
+    assert answer["ids"] == alone["ids"]
+    cached = second["cached"] if how == "full" else [0] * len(jobs.LENGTHS)
+    assert answer["cached"] == cached
+    counts = answer["counts"]
+    bad = counts["load_misses"] if how in ("lost", "short") else counts["lookup_failures"]
+    assert (bad > 0) is (how != "full")
+    assert answer["said_at_the_end"] == []
+
+
+def test_a_full_store_takes_nothing_and_is_asked_all_the_same(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    answer = launch(
+        vllm_server, "vllm_store_jobs.life", model, tier(tmp_path), MOEWIRE_TEST_STORE="full"
+    )
+    assert answer["ids"] == alone["ids"] and answer["backlog"] == 0
+    assert answer["counts"]["store_failures"] == sum(CHUNKS)
+
+
+def test_a_slow_store_is_spared_what_it_cannot_take(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    given = tier(tmp_path, max_backlog_bytes=3 * 131072)
+    answer = launch(vllm_server, "vllm_store_jobs.life", model, given, MOEWIRE_TEST_STORE="slow")
+    assert answer["ids"] == alone["ids"]
+    counts = answer["counts"]
+    assert counts["store_shed_blocks"] and counts["store_blocks"]
+    assert counts["store_shed_blocks"] + counts["store_blocks"] == sum(CHUNKS)
+
+
+def test_another_namespace_shares_nothing(
+    vllm_server: EngineServer, model: str, store: Path, alone: Any, second: Any
+) -> None:
+    answer = launch(vllm_server, "vllm_store_jobs.life", model, tier(store, salt="another"))
+    assert answer["ids"] == alone["ids"] and answer["cached"] == [0] * len(jobs.LENGTHS)
+    assert answer["counts"]["lookup_hits"] == 0
+
+
+def test_every_field_of_vllms_configuration_is_accounted_for(vllm_server: EngineServer) -> None:
+    """A version of vLLM with a further field is to be looked at."""
+    answer = launch(vllm_server, "vllm_tier_jobs.fields")
+    assert answer["counts"] == COUNT and answer["does_not"] == DO_NOT_COUNT
+
+
+def test_the_worker_copies_what_loops_would(vllm_server: EngineServer) -> None:
+    """Several groups, blocks in the middle of a chunk, padding, strides."""
+    assert launch(vllm_server, "vllm_worker_jobs.copies") == []
+
+
+def test_the_tier_by_itself(vllm_server: EngineServer, tmp_path: Path) -> None:
+    """What vLLM's manager of tiers sees of it."""
+    answer = launch(vllm_server, "vllm_tier_jobs.contract", str(tmp_path))
+    assert answer["class"] == "MoewireTier" and answer["before"]
+    assert answer["first"] == "RETRY" and answer["empty"] == ["MISS"] * 3
+    assert answer["stored"] == [[7, True, None, 2 * ROW]]
+    assert answer["found"] == ["HIT", "HIT", "MISS"]
+    assert answer["loaded"] == [[8, False, ["one"], ROW]]
+    assert answer["rows"] == [1, 0, 0]
+    assert answer["afterwards"] == ["HIT", "MISS", "MISS"]
+    assert answer["touched"] == [["one", "two", "three"]]
+    stored = [["one", "two"], "STORAGE", False, "REMOTE"]
+    assert answer["events"] == [stored, [["two", "three"], "STORAGE", True, "REMOTE"]]
+    assert answer["events_again"] == 0 and answer["stats_again"]
+    assert set(answer["stats"]) <= set(answer["defined"])
+    assert answer["stats"]["vllm:kv_offload_moewire_load_blocks"] == 1
+    assert answer["stats"]["vllm:kv_offload_moewire_load_misses"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"servers": None}, "servers: none given"),
+        ({"slat": "x"}, "slat: no option of the tier"),
+        ({"client": "moewire.nowhere:Client"}, "which is not there"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(
+    vllm_server: EngineServer, model: str, tmp_path: Path, options: Any, text: str
+) -> None:
+    answer = launch(vllm_server, "vllm_tier_jobs.refused", model, tier(tmp_path, **options))
+    assert text in answer
