@@ -502,3 +502,18 @@ func TestLookup(t *testing.T) {
 		require.Zero(t, open)
 	})
 }
+
+// What a medium flips is found by the reader of a lease, too.
+func TestSpoiledLease(t *testing.T) {
+	c, _, engine := pair(t, wire.ProtectDigest)
+	mustPut(t, c, "key", make([]byte, 2<<20))
+	leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+	require.NoError(t, err)
+	engine.Spoil("key")
+	ok, err := leases[0].Read([][]byte{make([]byte, 2<<20)})
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.EqualValues(t, 1, c.counts.BadTags.Load())
+	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, patience, time.Millisecond)
+	leases[0].Release()
+}

@@ -96,6 +96,7 @@ func (l *Lease) Read(pieces [][]byte) (bool, error) {
 	}
 	if tagger.Tag() != l.tag {
 		l.client.counts.BadTags.Add(1)
+		l.link.complain(l.key)
 		return false, nil
 	}
 	return true, nil

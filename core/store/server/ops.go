@@ -192,10 +192,11 @@ func (c *conn) flush(j *job) error {
 	if err := c.in.End(); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	within := c.server.cfg.Total // Close waits for it
 	if us := j.said.DeadlineUs; us > 0 {
-		deadline = time.Now().Add(time.Duration(us) * time.Microsecond)
+		within = min(within, time.Duration(us)*time.Microsecond)
 	}
+	deadline := time.Now().Add(within)
 	c.current = nil
 	c.others.Add(1)
 	safego.Go("store: flush", func() {

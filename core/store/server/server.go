@@ -34,7 +34,7 @@ type Config struct {
 	AllContext int           // 256 requests of all connections
 	Handshake  time.Duration // 2 s, until a connection must have authenticated
 	Idle       time.Duration // 10 s without a byte, in a message or while the client does not read
-	Total      time.Duration // 60 s for a message
+	Total      time.Duration // 60 s for a message, or a flush
 	Hold       time.Duration // 30 s that a handle lives unless its client wants less
 	Stats      func() any    // of the engine, for clients that ask; may be nil
 	Log        func(line string)

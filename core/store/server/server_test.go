@@ -318,6 +318,43 @@ func TestLookupReadRelease(t *testing.T) {
 	quiet(t, engine)
 	status, _ = read(0, 1)
 	require.Equal(t, message.Unknown, status)
+	r.mustPut("other", data)
+	status, _ = r.do(message.Lookup, message.Request{NumKeys: 1}, table("other"))
+	require.Equal(t, message.OK, status)
+	status, _ = read(0, 1)
+	require.Equal(t, message.Unknown, status, "another handle has its place")
+}
+
+// A lease that is released while it is read is there until the last byte has left.
+func TestReleaseWhileReading(t *testing.T) {
+	const num = 25 // more than what sockets hold
+	s, engine := serve(t)
+	r := open(t, s)
+	data := make([]byte, message.PartBytes)
+	data[77] = 7
+	r.mustPut("key", data)
+	_, reply := r.do(message.Lookup, message.Request{NumKeys: 1}, table("key"))
+	var e message.Entry
+	require.NoError(t, e.Decode(reply))
+	add := func(code message.Code, said message.Request, payload []byte) {
+		head := wire.Head{Code: code, Extra: said.Encode(make([]byte, message.RequestBytes))}
+		require.NoError(t, r.out.Append(&head, [][]byte{payload}))
+	}
+	for range num {
+		add(message.Read, message.Request{Handle: e.Handle, Bytes: message.PartBytes}, nil)
+	}
+	add(message.Release, message.Request{NumKeys: 1}, message.AppendHandle(nil, e.Handle))
+	require.NoError(t, r.out.Flush())
+	require.Eventually(t, func() bool { return s.Counters().Requests(message.Release) == 1 }, 20*time.Second, time.Millisecond)
+	time.Sleep(10 * time.Millisecond) // it is counted before it is done
+	open, _, _ := engine.Counts()
+	require.Equal(t, 1, open)
+	for range num {
+		_, b := r.hear()
+		require.Equal(t, data, b)
+	}
+	r.hear()
+	quiet(t, engine)
 }
 
 // SC2: as many requests run at a time as were granted; the others would block, at once, and
@@ -345,8 +382,8 @@ func TestCreditsOfAll(t *testing.T) {
 	s, engine := serve(t, func(c *server.Config) { c.AllContext = 2 })
 	engine.FlushFor = time.Hour
 	a, b, other := open(t, s), open(t, s), open(t, s)
-	a.say(message.Flush, message.Request{DeadlineUs: 5_000_000}, nil)
-	b.say(message.Flush, message.Request{DeadlineUs: 5_000_000}, nil)
+	a.say(message.Flush, message.Request{DeadlineUs: 2_000_000}, nil)
+	b.say(message.Flush, message.Request{DeadlineUs: 2_000_000}, nil)
 	require.Eventually(t, func() bool { return s.Stats().Running == 2 }, 20*time.Second, time.Millisecond)
 	status, _ := other.do(message.Exists, message.Request{NumKeys: 1}, table("a"))
 	require.Equal(t, message.WouldBlock, status)
@@ -461,6 +498,17 @@ func TestOtherKeyOtherFormat(t *testing.T) {
 	require.EqualValues(t, 1, s.Counters().OtherVersion.Load())
 	_, err = connect(t, s, func(c *wire.Config) { c.Protection = wire.ProtectEncrypt })
 	require.ErrorIs(t, err, wire.ErrProtection)
+}
+
+// A flush ends when the server says so, whatever its client wants, so that Close does not
+// wait for a disk that hangs.
+func TestFlushIsBounded(t *testing.T) {
+	s, engine := serve(t, func(c *server.Config) { c.Total = 100 * time.Millisecond })
+	engine.FlushFor = time.Hour
+	r := open(t, s)
+	start := time.Now()
+	r.do(message.Flush, message.Request{DeadlineUs: 1<<32 - 1}, nil)
+	require.Less(t, time.Since(start), 20*time.Second)
 }
 
 // Drain lets what runs end and is answered, and takes nothing new.
