@@ -277,20 +277,26 @@ func TestReplay(t *testing.T) {
 	require.Zero(t, open)
 }
 
-// A client that is closed completes everything, with an error.
+// A client that is closed completes everything, with an error: what runs and what is queued.
 func TestCloseCompletes(t *testing.T) {
-	s, engine := serve(t)
+	s, engine := serve(t, func(c *server.Config) { c.Contexts = 1 })
 	c, r := relayed(t, s, time.Hour)
 	mustPut(t, c, "key", []byte("data"))
 	r.stopped.Store(true)
 	id, err := c.Submit(Request{Op: message.Get, Keys: [][]byte{[]byte("key")}})
 	require.NoError(t, err)
+	for range 4 {
+		_, err := c.Submit(Request{Op: message.Get, Keys: [][]byte{[]byte("key")}})
+		require.NoError(t, err)
+	}
 	_, err = c.Wait(id, time.Now().Add(10*time.Millisecond))
 	require.ErrorIs(t, err, ErrDeadline)
 	require.NoError(t, c.Close())
 	done := c.Drain(nil)
-	require.Len(t, done, 1)
-	require.ErrorIs(t, done[0].Err, ErrClosed)
+	require.Len(t, done, 5)
+	for _, d := range done {
+		require.ErrorIs(t, d.Err, ErrClosed)
+	}
 	_, err = c.Submit(Request{Op: message.Get, Keys: [][]byte{[]byte("key")}})
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = c.Get([]byte("key"))

@@ -97,3 +97,22 @@ func FuzzHostileServer(f *testing.F) {
 		require.NoError(t, c.Close())
 	})
 }
+
+// A part that does not begin where the one before has ended ends the connection: what a
+// server leaves out must not look like an answer.
+func TestPartsHaveAnOrder(t *testing.T) {
+	block := []byte("block")
+	e := message.Entry{Bytes: 5, Tag: tag.New((&message.Namespace{}).Digest()).Of([]byte("other"), block)}
+	p := message.Part{First: 1, NumKeys: 1, Last: true}
+	s := &liar{
+		head:    wire.Head{Code: message.Get, Reply: true, Extra: p.Encode(make([]byte, message.PartExtraBytes))},
+		payload: append(e.Append(nil), block...), keys: keys(t, keyA),
+	}
+	c, err := Open(Config{Servers: []string{"liar"}, Keys: s.keys, Dial: s.dial, Timeout: patience, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour})
+	require.NoError(t, err)
+	done, err := c.Do(Request{Op: message.Get, Keys: [][]byte{[]byte("key"), []byte("other")}})
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, false}, done.OK)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.NoError(t, c.Close())
+}

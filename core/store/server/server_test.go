@@ -531,7 +531,7 @@ func TestDrain(t *testing.T) {
 
 // At its deadline a drain ends what does not end by itself.
 func TestDrainHasADeadline(t *testing.T) {
-	s, engine := serve(t)
+	s, engine := serve(t, func(c *server.Config) { c.Idle, c.Total = time.Hour, time.Hour })
 	r := open(t, s)
 	said, payload := r.put("key", make([]byte, 1<<20))
 	head := wire.Head{Code: message.Put, Request: 9, Extra: said.Encode(make([]byte, message.RequestBytes))}
