@@ -91,13 +91,20 @@ def _changed(value: Any) -> Any:
             yield f"{field.name}.{path}", replace(value, **{field.name: new})
 
 
-def refused(_rank: int, _size: int, _folder: Path, model: str, tier: dict[str, Any]) -> str:
-    """What vLLM says of a configuration."""
+def refused(
+    _rank: int, _size: int, _folder: Path, model: str, tier: dict[str, Any]
+) -> tuple[str, list[str]]:
+    """What vLLM says of a configuration, and what it leaves in /dev/shm."""
+    before = _left()
     try:
         vllm_store_jobs.engine(model, tier)
     except Exception as error:
-        return repr(error)
-    return "taken"
+        return repr(error), sorted(_left() - before)
+    return "taken", []
+
+
+def _left() -> set[str]:
+    return {str(one) for one in Path("/dev/shm").glob("vllm_offload_*")}
 
 
 def contract(_rank: int, _size: int, _folder: Path, store: str) -> dict[str, Any]:

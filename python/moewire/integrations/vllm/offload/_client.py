@@ -54,8 +54,8 @@ class Settings(NamedTuple):
     client: str  # "module:callable", called as moewire.store.Client
 
 
-def connect(settings: Settings, namespace: Namespace) -> StoreClient:
-    """A client of the namespace.
+def check(settings: Settings) -> Any:
+    """What makes a client.
 
     Raises:
         InvalidArgument: no server is named, or ``client`` names nothing.
@@ -65,8 +65,12 @@ def connect(settings: Settings, namespace: Namespace) -> StoreClient:
             'servers: none given; allowed: a list, as in "servers": ["127.0.0.1:9900"] in the '
             f"tier's configuration, or {STORE_SERVERS}"
         )
-    make = _named(settings.client)
-    client: StoreClient = make(
+    return _named(settings.client)
+
+
+def connect(settings: Settings, namespace: Namespace) -> StoreClient:
+    """A client of the namespace. Raises as ``check`` does."""
+    client: StoreClient = check(settings)(
         settings.servers,
         namespace=_as_clients(settings.client, namespace),
         key_file=settings.key_file,

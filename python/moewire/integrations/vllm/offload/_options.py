@@ -35,6 +35,12 @@ class Options:
         return Settings(servers, key_file, self.transport, self.timeout_us, self.client)
 
 
+def of_entry(entry: dict[str, Any]) -> Options:
+    """Of the whole entry; as ``parsed``."""
+    vllms = ("type", "module_path", "backpressure")
+    return parsed({name: value for name, value in entry.items() if name not in vllms})
+
+
 def parsed(given: dict[str, Any]) -> Options:
     """Checks names and values.
 

@@ -14,6 +14,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from ....errors import InvalidArgument
+from . import TIER, _client, _options
 from ._cpu_worker import CPUWorker
 
 
@@ -23,8 +24,15 @@ class MoewireCPUOffloadingSpec(TieringOffloadingSpec):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._on_cpu: CPUWorker | None = None
+        self._check_tiers()
         if current_platform.is_cpu():
             self._check(config)
+
+    def _check_tiers(self) -> None:
+        """Before a worker makes memory in /dev/shm, which stays there if vLLM cannot start."""
+        for entry in self.secondary_tier_configs:
+            if entry.get("type") == TIER:
+                _client.check(_options.of_entry(entry).settings)
 
     def _check(self, config: Any) -> None:
         if config.canonical_layout:
