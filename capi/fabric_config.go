@@ -93,7 +93,7 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 
 // carrierOf opens the carrier, with room for all that the fabric may have.
 func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
-	keys, err := keyringOf(c)
+	keys, err := keyringOf(c.key_source, &c.keys)
 	if err != nil {
 		return nil, err
 	}
@@ -188,26 +188,27 @@ func addressesOf(name string, b *C.mw_bytes_t) ([]netip.AddrPort, error) {
 	return all, nil
 }
 
-func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
+// keyringOf reads the keys of a configuration.
+func keyringOf(from C.uint32_t, given *C.mw_bytes_t) (*wire.Keyring, error) {
 	var source wire.Source
-	switch c.key_source {
+	switch from {
 	case C.MW_KEYS_FILE:
-		path, err := textOf("config->keys", &c.keys)
+		path, err := textOf("config->keys", given)
 		if err != nil {
 			return nil, err
 		}
 		source = wire.FromFile(path)
 	case C.MW_KEYS_ENV:
-		name, err := textOf("config->keys", &c.keys)
+		name, err := textOf("config->keys", given)
 		if err != nil {
 			return nil, err
 		}
 		source = func() ([]byte, error) { return environment(name) }
 	case C.MW_KEYS_BYTES:
-		if uint64(c.keys.num_bytes) > maxTextBytes { // checked before any byte there is read
+		if uint64(given.num_bytes) > maxTextBytes { // checked before any byte there is read
 			return nil, invalid("config->keys: more than %d bytes", maxTextBytes)
 		}
-		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(c.keys.num_bytes))
+		text, err := view[byte]("config->keys", uint64(given.address), int64(given.num_bytes))
 		if err != nil {
 			return nil, err
 		}
@@ -218,7 +219,7 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		return keys, nil
 	default:
 		return nil, invalid("config->key_source is %d, allowed MW_KEYS_FILE, MW_KEYS_ENV and MW_KEYS_BYTES: there is no mode without keys",
-			uint32(c.key_source))
+			uint32(from))
 	}
 	keys, err := wire.NewKeyring(source)
 	if err != nil {

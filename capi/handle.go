@@ -88,3 +88,14 @@ func unpackHandle(id uint64) (buffer, handle uint64, err error) {
 	}
 	return buffer, handle, nil
 }
+
+// drop removes the ids of some objects.
+func (t *table[T]) drop(which func(T) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, v := range t.m {
+		if which(v) {
+			delete(t.m, id)
+		}
+	}
+}

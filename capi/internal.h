@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "moewire_fabric.h"
+#include "moewire_store.h"
 
 /* Sets this thread's mw_last_error. Truncates the text to the room that there is. */
 void mwi_set_error(const char *text, size_t len);

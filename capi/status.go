@@ -21,6 +21,8 @@ import (
 	"github.com/moewire/moewire/core/node"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/origin"
+	"github.com/moewire/moewire/core/store/client"
+	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -78,6 +80,13 @@ var statuses = []struct {
 	{transport.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{op.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{transport.ErrBusy, C.MW_ERR_BUSY},
+	// Errors of the block store.
+	{client.ErrClosed, C.MW_ERR_CLOSED},
+	{client.ErrArgument, C.MW_ERR_INVALID_ARGUMENT},
+	{client.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
+	{client.ErrRefused, C.MW_ERR_REFUSED},
+	{medium.ErrInUse, C.MW_ERR_BUSY},
+	{medium.ErrForeign, C.MW_ERR_METADATA},
 	// Errors of CUDA.
 	{cuda.ErrNoDevice, C.MW_ERR_NO_DEVICE},
 	{cuda.ErrNoMemory, C.MW_ERR_NO_MEMORY},

@@ -17,27 +17,38 @@ type counters struct {
 
 // Stats are the counts of one moment, and since the store was opened.
 type Stats struct {
-	CapacityBytes, SegmentBytes   int64
-	LiveBytes, DeadBytes          int64 // of records that are blocks, and that were
-	FreeBytes                     int64 // CapacityBytes is all three
-	IndexBytes                    int64
-	NumBlocks                     int
-	Puts, Exists, Conflicts       uint64
-	Full, WouldBlock              uint64
-	Deletes                       uint64
-	EvictedCold, EvictedOrphans   uint64
-	SegmentsReclaimed, MovedBytes uint64
-	Spoiled                       uint64 // blocks that were dropped because a bit was wrong
-	ReadErrors, WriteErrors       uint64
-	Flushes                       uint64
-	Namespaces                    []NamespaceStats
+	CapacityBytes     int64            `json:"capacity_bytes"` // live, dead and free bytes
+	SegmentBytes      int64            `json:"segment_bytes"`
+	LiveBytes         int64            `json:"live_bytes"` // of records that are blocks
+	DeadBytes         int64            `json:"dead_bytes"` // of those that were
+	FreeBytes         int64            `json:"free_bytes"`
+	IndexBytes        int64            `json:"index_bytes"`
+	NumBlocks         int              `json:"num_blocks"`
+	Puts              uint64           `json:"puts"`
+	Exists            uint64           `json:"exists"`
+	Conflicts         uint64           `json:"conflicts"`
+	Full              uint64           `json:"full"`
+	WouldBlock        uint64           `json:"would_block"`
+	Deletes           uint64           `json:"deletes"`
+	EvictedCold       uint64           `json:"evicted_cold"`
+	EvictedOrphans    uint64           `json:"evicted_orphans"`
+	SegmentsReclaimed uint64           `json:"segments_reclaimed"`
+	MovedBytes        uint64           `json:"moved_bytes"`
+	Spoiled           uint64           `json:"spoiled"` // blocks that were dropped because a bit was wrong
+	ReadErrors        uint64           `json:"read_errors"`
+	WriteErrors       uint64           `json:"write_errors"`
+	Flushes           uint64           `json:"flushes"`
+	Namespaces        []NamespaceStats `json:"namespaces"`
 }
 
 // NamespaceStats are those of one namespace.
 type NamespaceStats struct {
-	Digest, Label string
-	Blocks, Bytes int64
-	Hits, Misses  uint64
+	Digest string `json:"digest"`
+	Label  string `json:"label"`
+	Blocks int64  `json:"blocks"`
+	Bytes  int64  `json:"bytes"`
+	Hits   uint64 `json:"hits"`
+	Misses uint64 `json:"misses"`
 }
 
 // Stats returns the counts.

@@ -17,6 +17,10 @@ COMMANDS = {
     "doctor": ("moewire.doctor", "say what this machine offers, and why something is absent"),
     "top": ("moewire.top", "watch the ranks that run on this machine"),
     "trace": ("moewire.trace", "merge traces, or take one of ranks that run here"),
+    "store": (
+        "moewire.store.command",
+        "serve blocks of KV caches to engines, and look at a server",
+    ),
     "bench": ("moewire.bench", "time dispatch and combine against a copy-only floor"),
 }
 

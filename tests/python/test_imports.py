@@ -24,7 +24,7 @@ LAYERS = (
     "cli deep_ep integrations",
     "autograd compat",
     "buffer",
-    "_member fabric",
+    "_member fabric store",
     "_config trace top",
     "_cpu _cuda",
     "_ep",

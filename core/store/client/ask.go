@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/moewire/moewire/core/pool"
@@ -147,13 +146,7 @@ func (c *Client) List(prefix []byte, f func(key []byte) bool) error {
 
 func (c *Client) listOf(p *peer, prefix []byte, f func(key []byte) bool) (on bool, err error) {
 	for cursor := []byte(nil); ; {
-		a := &ask{payload: slices.Concat(prefix, cursor), most: 2 + message.MaxCursorBytes + message.MaxTableBytes}
-		a.said.KeyBytes, a.said.Parent = uint16(len(prefix)), uint16(len(cursor))
-		said, err := c.one(p, &part{code: message.List, ask: a}, 0)
-		if err != nil {
-			return true, err
-		}
-		keys, next, err := message.Listed(nil, said)
+		keys, next, err := c.pageOf(p, prefix, cursor)
 		if err != nil {
 			return true, err
 		}

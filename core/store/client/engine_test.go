@@ -93,7 +93,7 @@ func TestOverTheEngine(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, len(names)-5, n)
 			require.NoError(t, c.Flush(patience))
-			require.Contains(t, string(c.Stats()[c.cfg.Servers[0]]), `"NumBlocks":`)
+			require.Contains(t, string(c.Stats()[c.cfg.Servers[0]]), `"num_blocks":`)
 		}
 	})
 }

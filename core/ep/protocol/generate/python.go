@@ -21,7 +21,7 @@ var (
 )
 
 func readABI(root string) (a abi, err error) {
-	for _, header := range []string{"moewire.h", "moewire_fabric.h"} {
+	for _, header := range []string{"moewire.h", "moewire_fabric.h", "moewire_store.h"} {
 		raw, err := os.ReadFile(filepath.Join(root, "capi/include", header))
 		if err != nil {
 			return a, err
@@ -38,7 +38,7 @@ func readABI(root string) (a abi, err error) {
 var pythonFacts = []string{"QuantBlock", "ScalesPerWord", "RowMultiple"}
 
 const pythonHead = `# %s
-"""The C ABI, as capi/include/moewire.h and moewire_fabric.h have it.
+"""The C ABI, as the headers in capi/include have it.
 
 Constants, structs, and functions with their types. What they mean is said in the headers.
 """
@@ -56,6 +56,7 @@ from ctypes import (
     c_int16,
     c_int32,
     c_int64,
+    c_uint8,
     c_uint16,
     c_uint32,
     c_uint64,

@@ -1,0 +1,196 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	uatomic "go.uber.org/atomic"
+
+	"github.com/moewire/moewire/core/store/client"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// storeObject is a mw_store_t.
+type storeObject struct {
+	*client.Client
+	keys   *wire.Keyring // wiped when the client is closed
+	broken uatomic.Error
+
+	mu   sync.Mutex
+	done []client.Completion // taken from the client, not yet given to the caller
+}
+
+var stores = newTable[*storeObject]("store client")
+
+func (o *storeObject) poisoned() error { return o.broken.Load() }
+
+func (o *storeObject) poison(err error) {
+	o.broken.CompareAndSwap(nil, err)
+	_ = o.Close()
+}
+
+// onStore runs an exported function that works on a client.
+func onStore(id uint64, f func(o *storeObject) error) C.mw_status_t {
+	o, err := stores.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(o, func() error { return f(o) })
+}
+
+//export mwiStoreOpen
+func mwiStoreOpen(config *C.mw_store_config_t, id *C.uint64_t) C.mw_status_t {
+	return guard(nil, func() error {
+		ensureProcs()
+		cfg, err := storeConfigOf(config)
+		if err != nil {
+			return err
+		}
+		c, err := client.Open(cfg)
+		if err != nil {
+			wipe(cfg.Keys)
+			return err
+		}
+		*id = C.uint64_t(stores.add(&storeObject{Client: c, keys: cfg.Keys}))
+		return nil
+	})
+}
+
+//export mwiStoreClose
+func mwiStoreClose(id uint64) C.mw_status_t {
+	o, err := stores.take(id) // of two callers, only one closes it
+	if err != nil {
+		return report(err)
+	}
+	return guard(nil, func() error {
+		err := o.Close()
+		forgetLeases(o)
+		o.keys.Close()
+		return err
+	})
+}
+
+//export mwiStoreDo
+func mwiStoreDo(id uint64, request *C.mw_store_request_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		r, err := blocksOf(request)
+		if err != nil {
+			return err
+		}
+		done, err := o.Do(r)
+		if err != nil {
+			return err
+		}
+		tell(&done, ok, lengths)
+		return nil
+	})
+}
+
+//export mwiStoreSubmit
+func mwiStoreSubmit(id uint64, request *C.mw_store_request_t, number *C.uint64_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		r, err := blocksOf(request)
+		if err != nil {
+			return err
+		}
+		n, err := o.Submit(r)
+		if err != nil {
+			return err
+		}
+		*number = C.uint64_t(n)
+		return nil
+	})
+}
+
+// tell writes what became of each key.
+func tell(done *client.Completion, ok *C.uint8_t, lengths *C.int64_t) {
+	oks, sizes := unsafe.Slice(ok, len(done.OK)), unsafe.Slice(lengths, len(done.OK))
+	for i, yes := range done.OK {
+		oks[i], sizes[i] = 0, C.int64_t(done.Lengths[i])
+		if yes {
+			oks[i] = 1
+		}
+	}
+}
+
+func tellAll(done *client.Completion, to *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) {
+	to.id, to.num_keys = C.uint64_t(done.ID), C.uint32_t(len(done.OK))
+	if done.Err != nil {
+		to.status = C.int32_t(statusOf(done.Err))
+	}
+	tell(done, ok, lengths)
+}
+
+// next takes one completion, that of a request if id is not 0.
+func (o *storeObject) next(id uint64) (done client.Completion, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.done) == 0 && id == 0 {
+		o.done = o.Drain(o.done)
+	}
+	at := slices.IndexFunc(o.done, func(c client.Completion) bool { return id == 0 || c.ID == id })
+	if at < 0 {
+		return done, false
+	}
+	done = o.done[at]
+	o.done = slices.Delete(o.done, at, at+1)
+	return done, true
+}
+
+//export mwiStoreDrain
+func mwiStoreDrain(id uint64, done *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		c, there := o.next(0)
+		if !there {
+			return errNone
+		}
+		tellAll(&c, done, ok, lengths)
+		return nil
+	})
+}
+
+//export mwiStoreWait
+func mwiStoreWait(id, number uint64, timeoutUs int64, done *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		deadline, err := deadlineOf(timeoutUs)
+		if err != nil {
+			return err
+		}
+		c, there := o.next(number)
+		if !there {
+			if c, err = o.wait(number, deadline); err != nil {
+				return err
+			}
+		}
+		tellAll(&c, done, ok, lengths)
+		return nil
+	})
+}
+
+// wait waits for a request that the client has, or that a drain of another thread took.
+func (o *storeObject) wait(number uint64, deadline time.Time) (client.Completion, error) {
+	c, err := o.Wait(number, deadline)
+	if errors.Is(err, client.ErrDeadline) {
+		return c, errNone
+	}
+	if err != nil {
+		if taken, there := o.next(number); there {
+			return taken, nil
+		}
+	}
+	return c, err
+}
+
+//export mwiStoreEventFD
+func mwiStoreEventFD(id uint64, fd *C.int32_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		*fd = C.int32_t(o.EventFD())
+		return nil
+	})
+}

@@ -1,0 +1,237 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	uatomic "go.uber.org/atomic"
+
+	"github.com/moewire/moewire/core/store"
+	"github.com/moewire/moewire/core/store/medium"
+	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// serverObject is a mw_store_server_t.
+type serverObject struct {
+	*server.Server
+	store  *store.Store
+	keys   *wire.Keyring
+	log    *lines
+	broken uatomic.Error
+}
+
+var servers = newTable[*serverObject]("store server")
+
+func (o *serverObject) poisoned() error  { return o.broken.Load() }
+func (o *serverObject) poison(err error) { o.broken.CompareAndSwap(nil, err) }
+
+func onServer(id uint64, f func(o *serverObject) error) C.mw_status_t {
+	o, err := servers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(o, func() error { return f(o) })
+}
+
+// lines are lines of log that were not taken yet.
+type lines struct {
+	mu      sync.Mutex
+	kept    []string
+	dropped int
+}
+
+const maxLines, maxLineBytes = 256, 2000
+
+func (l *lines) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.kept) == maxLines {
+		l.dropped++
+		return
+	}
+	l.kept = append(l.kept, oneLine(line[:min(len(line), maxLineBytes)]))
+}
+
+// take is as many lines as have room.
+func (l *lines) take(room uint64) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var b []byte
+	for len(l.kept) > 0 && uint64(len(b)+len(l.kept[0])+1) <= room {
+		b = append(append(b, l.kept[0]...), '\n')
+		l.kept = l.kept[1:]
+	}
+	if l.dropped > 0 && len(l.kept) == 0 && uint64(len(b)+64) <= room {
+		b = fmt.Appendf(b, "%d lines were dropped\n", l.dropped)
+		l.dropped = 0
+	}
+	return b
+}
+
+//export mwiStoreServe
+func mwiStoreServe(config *C.mw_store_server_config_t, id *C.uint64_t) C.mw_status_t {
+	return guard(nil, func() error {
+		ensureProcs()
+		if err := checkServer(config); err != nil {
+			return err
+		}
+		keys, err := keyringOf(config.key_source, &config.keys)
+		if err != nil {
+			return err
+		}
+		o := &serverObject{keys: keys, log: &lines{}}
+		if err := o.open(config); err != nil {
+			keys.Close()
+			return err
+		}
+		*id = C.uint64_t(servers.add(o))
+		return nil
+	})
+}
+
+func checkServer(c *C.mw_store_server_config_t) error {
+	if err := inRanges([]ranged{
+		{choice("storage", C.MW_STORAGE_MEMORY, C.MW_STORAGE_FILE), int64(c.storage)},
+		{choice("durability", 0, C.MW_DURABILITY_EACH), int64(c.durability)},
+		{choice("num_clients", 0, maxNumber), int64(c.num_clients)},
+		{choice("flush_every_us", 0, time.Hour.Microseconds()), int64(c.flush_every_us)},
+	}); err != nil {
+		return err
+	}
+	if c.capacity_bytes > math.MaxInt64 || c.flush_bytes > math.MaxInt64 {
+		return invalid("config->capacity_bytes is %d, flush_bytes %d, allowed 0 to %d",
+			uint64(c.capacity_bytes), uint64(c.flush_bytes), int64(math.MaxInt64))
+	}
+	if _, err := medium.SegmentBytesFor(int64(c.capacity_bytes)); err != nil {
+		return invalid("config->capacity_bytes: %v", err)
+	}
+	if has := c.path.num_bytes != 0; has != (c.storage == C.MW_STORAGE_FILE) {
+		return invalid("config->path: %d bytes given, allowed a folder with MW_STORAGE_FILE, and none with MW_STORAGE_MEMORY", uint64(c.path.num_bytes))
+	}
+	return nil
+}
+
+// open opens the storage, and then the listener.
+func (o *serverObject) open(c *C.mw_store_server_config_t) error {
+	protection, err := protectionOf(c.protection)
+	if err != nil {
+		return err
+	}
+	listen, err := listenOf(&c.listen)
+	if err != nil {
+		return err
+	}
+	if o.store, err = o.storage(c); err != nil {
+		return err
+	}
+	o.Server, err = server.Listen(server.Config{
+		Store: server.Of(o.store), Storage: uint8(c.storage), Addr: listen, Keys: o.keys, Protection: protection,
+		MaxClients: int(c.num_clients), Stats: func() any { return o.store.Stats() }, Log: o.log.add,
+	})
+	if err != nil {
+		return errors.Join(err, o.store.Close())
+	}
+	return nil
+}
+
+func listenOf(b *C.mw_bytes_t) (string, error) {
+	text, err := textOf("config->listen", b)
+	if err != nil {
+		return "", err
+	}
+	if _, port, err := net.SplitHostPort(text); err != nil || port == "" || strings.Contains(text, ",") {
+		return "", invalid("config->listen has %.64q, allowed is address:port, such as 127.0.0.1:9900 or [::1]:0", text)
+	}
+	return text, nil
+}
+
+func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, error) {
+	cfg := store.Config{
+		Durability: store.Durability(c.durability), FlushEvery: fromMicros(c.flush_every_us),
+		FlushBytes: int64(c.flush_bytes), Log: o.log.add,
+	}
+	if c.storage == C.MW_STORAGE_MEMORY {
+		m, err := medium.NewMemory(int64(c.capacity_bytes))
+		if err != nil {
+			return nil, err
+		}
+		cfg.Medium = m
+		return store.Open(cfg)
+	}
+	path, err := textOf("config->path", &c.path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := medium.OpenFiles(path, int64(c.capacity_bytes))
+	if err != nil {
+		return nil, err
+	}
+	cfg.Medium, cfg.Secret = m, m.Secret()
+	return store.Open(cfg)
+}
+
+//export mwiStoreServerAddress
+func mwiStoreServerAddress(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return onServer(id, func(o *serverObject) error {
+		return copyOut([]byte(o.Addr().String()), unsafe.Pointer(buf), size, length)
+	})
+}
+
+//export mwiStoreServerStats
+func mwiStoreServerStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return onServer(id, func(o *serverObject) error {
+		data, err := json.Marshal(o.Stats())
+		if err != nil {
+			return err
+		}
+		return copyOut(data, unsafe.Pointer(buf), size, length)
+	})
+}
+
+//export mwiStoreServerLog
+func mwiStoreServerLog(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return onServer(id, func(o *serverObject) error {
+		if size < 4096 {
+			return invalid("cap is %d, needed 4096", size)
+		}
+		return copyOut(o.log.take(size), unsafe.Pointer(buf), size, length)
+	})
+}
+
+//export mwiStoreServerReload
+func mwiStoreServerReload(id uint64) C.mw_status_t {
+	return onServer(id, func(o *serverObject) error {
+		if err := o.keys.Reload(); err != nil {
+			return invalid("config->keys: %v", err)
+		}
+		return nil
+	})
+}
+
+//export mwiStoreServerClose
+func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
+	deadline, err := deadlineOf(timeoutUs)
+	if err != nil {
+		return report(err)
+	}
+	o, err := servers.take(id) // of two callers, only one closes it
+	if err != nil {
+		return report(err)
+	}
+	return guard(nil, func() error {
+		o.Drain(deadline)
+		o.keys.Close()
+		return o.store.Close()
+	})
+}

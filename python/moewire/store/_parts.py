@@ -1,0 +1,168 @@
+"""Keys, namespaces and requests, as the library takes them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .. import _abi as abi
+from .._base.numbers import integer, refuse
+from ._memory import Memory
+
+Key = bytes | str
+MAX_TIMEOUT_US = 3_600_000_000
+
+
+class Namespace(NamedTuple):
+    """Whose blocks these are. Namespaces that differ in any one field share nothing."""
+
+    model: str = ""
+    weights: str = ""
+    """A fingerprint of the weights."""
+    dtype: str = ""
+    layout: str = ""
+    """Of keys and values in a block."""
+    chunk: str = ""
+    """Tokens per block."""
+    parallel: str = ""
+    """The parallel geometry, and the rank's place in it."""
+    salt: str = ""
+
+
+class Completion(NamedTuple):
+    """How a submitted request has ended, by position of its keys."""
+
+    id: int
+    """As ``submit_*`` returned it."""
+    ok: list[bool]
+    lengths: list[int]
+    """The bytes of blocks that a get has found or a put has stored, else -1."""
+    error: str | None
+    """Not None: the client was closed."""
+
+
+def namespace_of(given: str | Namespace) -> dict[str, bytes]:
+    """The fields of ``mw_store_config_t`` that name the namespace."""
+    if isinstance(given, str):
+        given = Namespace(model=given)
+    if not isinstance(given, Namespace):
+        raise refuse("namespace", f"a {type(given).__name__}", "a str or a Namespace")
+    if not any(given):
+        raise refuse("namespace", "an empty one", "a name")
+    for name, value in given._asdict().items():
+        if not isinstance(value, str):
+            raise refuse(f"namespace.{name}", f"a {type(value).__name__}", "a str")
+    return {name: value.encode() for name, value in given._asdict().items()}
+
+
+def servers_of(given: str | Sequence[str] | None) -> bytes:
+    if given is None:
+        given = os.environ.get("MOEWIRE_STORE_SERVERS", "")
+        if not given:
+            raise refuse("servers", "nothing", "host:port, or MOEWIRE_STORE_SERVERS")
+    names = [given] if isinstance(given, str) else list(given)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise refuse("servers", repr(given), "host:port, one or several")
+    return ",".join(names).encode()
+
+
+def key_file_of(given: str | os.PathLike[str] | None) -> bytes:
+    path = os.environ.get("MOEWIRE_KEY_FILE") if given is None else given
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise refuse(
+            "key_file", repr(given), "a path, or MOEWIRE_KEY_FILE; there is no mode without"
+        )
+    return os.fsencode(path)
+
+
+def key_of(key: Key, name: str = "key") -> bytes:
+    if isinstance(key, str):
+        key = key.encode()
+    if not isinstance(key, bytes):
+        raise refuse(name, f"a {type(key).__name__}", "bytes or str")
+    if not 1 <= len(key) <= abi.MW_STORE_MAX_KEY_BYTES:
+        raise refuse(name, f"{len(key)} bytes", f"1 to {abi.MW_STORE_MAX_KEY_BYTES}")
+    return key
+
+
+def keys_of(keys: Iterable[Key]) -> list[bytes]:
+    if isinstance(keys, str | bytes):
+        raise refuse("keys", f"a {type(keys).__name__}", "a sequence of keys")
+    all_keys = [key_of(key, f"keys[{at}]") for at, key in enumerate(keys)]
+    if len(all_keys) > abi.MW_STORE_MAX_KEYS:
+        raise refuse("keys", f"{len(all_keys)} keys", f"0 to {abi.MW_STORE_MAX_KEYS}")
+    return all_keys
+
+
+def timeout_of(timeout_us: int | None, name: str = "timeout_us") -> int:
+    return 0 if timeout_us is None else integer(name, timeout_us, 1, MAX_TIMEOUT_US)
+
+
+def _table(parts: Sequence[tuple[int, int]]) -> array[int]:
+    return array("Q", [number for part in parts for number in part])
+
+
+class Request:
+    """A ``mw_store_request_t`` with all that it points to."""
+
+    __slots__ = ("_held", "_tables", "memory", "num_keys", "struct")
+
+    def __init__(self, op: int, keys: list[bytes], **fields: int) -> None:
+        self.num_keys = len(keys)
+        self.memory: list[Memory] = []
+        joined = ctypes.create_string_buffer(b"".join(keys))
+        table, at = [], ctypes.addressof(joined)
+        for key in keys:
+            table.append((at, len(key)))
+            at += len(key)
+        self._tables = [_table(table)]
+        self._held: list[Any] = [joined]
+        self.struct = abi.mw_store_request_t(
+            size=ctypes.sizeof(abi.mw_store_request_t),
+            op=op,
+            num_keys=len(keys),
+            keys=self._tables[0].buffer_info()[0],
+            **fields,
+        )
+
+    def parent(self, key: bytes | None) -> None:
+        if key is not None:
+            text = ctypes.create_string_buffer(key, len(key))
+            self._held.append(text)
+            self.struct.parent = abi.mw_bytes_t(ctypes.addressof(text), len(key))
+
+    def buffers(self, buffers: Iterable[Any], writable: bool) -> None:
+        """Names the memory of the blocks; an item may be a list of buffers."""
+        counts = array("I")
+        for at, item in enumerate(buffers):
+            parts = item if isinstance(item, list | tuple) else [item]
+            self.memory += [Memory(f"buffers[{at}]", part, writable) for part in parts]
+            counts.append(len(parts))
+        if len(counts) != self.num_keys:
+            raise refuse("buffers", f"{len(counts)} buffers", f"{self.num_keys}, as many as keys")
+        pieces = _table([(part.address, part.num_bytes) for part in self.memory])
+        self._tables += [pieces, counts]
+        self.struct.num_pieces = len(self.memory)
+        self.struct.pieces = pieces.buffer_info()[0]
+        self.struct.pieces_per_key = counts.buffer_info()[0]
+
+    def release(self) -> None:
+        """Lets go of the buffers."""
+        for part in self.memory:
+            part.release()
+
+
+class Outcome:
+    """Where the library writes how the keys of a request fared."""
+
+    __slots__ = ("lengths", "ok")
+
+    def __init__(self, num_keys: int) -> None:
+        self.ok = (ctypes.c_uint8 * num_keys)()
+        self.lengths = (ctypes.c_int64 * num_keys)()
+
+    def oks(self) -> list[bool]:
+        return [bool(value) for value in self.ok]

@@ -1,0 +1,116 @@
+"""``moewire store serve``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+from contextlib import suppress
+
+from .._base.numbers import refuse
+from ..errors import InvalidArgument, MoewireError
+from ._server import DURABILITIES, STORAGES, Server
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DRAIN_US = 10_000_000
+_LOOK_S = 0.25
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("--listen", default="127.0.0.1:9900", help="address:port (%(default)s)")
+    parser.add_argument("--storage", choices=tuple(STORAGES), default="memory")
+    parser.add_argument("--path", help="the folder, with --storage file")
+    parser.add_argument("--capacity", default="1GiB", help="for all blocks (%(default)s)")
+    parser.add_argument("--key-file", help="the keys (default: MOEWIRE_KEY_FILE)")
+    parser.add_argument("--new-key", metavar="FILE", help="make a key there, and use it")
+    parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
+    parser.add_argument(
+        "--durability", choices=tuple(DURABILITIES), default="group", help="with --storage file"
+    )
+
+
+def size_of(text: str) -> int:
+    """Bytes of a text such as 512MiB."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([KMGT])(?:iB)?)?", text.strip())
+    if not found:
+        raise refuse("--capacity", repr(text), "a number of bytes, or with KiB, MiB, GiB, TiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def make_key(path: str) -> None:
+    """Writes a file with one new key that its owner alone may read. A file that is there stays."""
+    try:
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        raise InvalidArgument(
+            f"--new-key: {path} is there already; allowed: a new file, or --key-file {path}"
+        ) from None
+    except OSError as error:
+        raise InvalidArgument(f"--new-key: {path}: {error.strerror}") from None
+    with os.fdopen(file, "w") as to:
+        to.write(f"1 {secrets.token_hex(32)}\n")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serves until SIGTERM or SIGINT. SIGHUP reads the keys again."""
+    if options.new_key and options.key_file:
+        raise refuse("--new-key, --key-file", "both", "one of them")
+    capacity = size_of(options.capacity)
+    if options.new_key:
+        make_key(options.new_key)
+    try:
+        server = Server(
+            options.listen,
+            storage=options.storage,
+            path=options.path,
+            capacity_bytes=capacity,
+            key_file=options.new_key or options.key_file,
+            protection=options.protection,
+            durability=options.durability,
+        )
+    except BaseException:
+        if options.new_key:  # made a moment ago, and of no use
+            with suppress(OSError):
+                os.unlink(options.new_key)
+        raise
+    with server:
+        _serve(server, options, capacity)
+        server.close(_DRAIN_US)
+    print("moewire store: ended", flush=True)
+    return 0
+
+
+def _serve(server: Server, options: argparse.Namespace, capacity: int) -> None:
+    wake, asked = threading.Event(), set[int]()
+
+    def note(number: int, _: object) -> None:
+        asked.add(number)
+        wake.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, note)
+    print(f"moewire store: {capacity} bytes of {options.storage} at {server.address}", flush=True)
+    if options.new_key:
+        key = os.path.abspath(options.new_key)
+        print(f"export MOEWIRE_STORE_SERVERS={server.address} MOEWIRE_KEY_FILE={key}", flush=True)
+    while not asked & {signal.SIGTERM, signal.SIGINT}:
+        wake.wait(_LOOK_S)
+        wake.clear()
+        if signal.SIGHUP in asked:
+            asked.discard(signal.SIGHUP)
+            _reload(server)
+        for line in server.log():
+            print(f"moewire store: {line}", file=sys.stderr, flush=True)
+
+
+def _reload(server: Server) -> None:
+    try:
+        server.reload()
+        print("moewire store: keys were read again", file=sys.stderr, flush=True)
+    except MoewireError as error:
+        print(f"moewire store: the keys stay: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,152 @@
+"""``moewire store``: serve blocks, and look at servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .._base.numbers import refuse
+from ..errors import InvalidArgument
+from . import _serve
+from ._client import Client
+from ._parts import Namespace
+
+# Blocks of people who look at a server are nobody else's.
+_OWN = Namespace(salt="moewire store")
+
+
+def _reach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--servers", help="host:port, several with commas (default: MOEWIRE_STORE_SERVERS)"
+    )
+    parser.add_argument("--key-file", help="the keys (default: MOEWIRE_KEY_FILE)")
+    parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="moewire store", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _serve.arguments(commands.add_parser("serve", help="run a server until SIGTERM"))
+    stat = commands.add_parser("stat", help="print what servers say of themselves")
+    _reach(stat)
+    stat.add_argument("--json", action="store_true", help="all counts, as JSON")
+    _reach(commands.add_parser("check", help="store a block, read it and delete it again"))
+    listing = commands.add_parser("list", help="print the keys of a namespace")
+    _reach(listing)
+    listing.add_argument("--namespace", required=True, help="its model")
+    listing.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another field of the namespace: weights, dtype, layout, chunk, parallel, salt",
+    )
+    listing.add_argument("--prefix", default="", help="what the keys begin with")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one of the commands.
+
+    Args:
+        argv: the command and its arguments.
+
+    Returns:
+        The exit status: 0: done; 1: a server does not answer, or does not do what it should.
+    """
+    options = _parser().parse_args(argv)
+    return {"serve": _serve.main, "stat": _stat, "check": _check, "list": _list}[options.command](
+        options
+    )
+
+
+def _client(options: argparse.Namespace, namespace: Namespace) -> Client:
+    return Client(
+        options.servers,
+        namespace=namespace,
+        key_file=options.key_file,
+        protection=options.protection,
+        timeout_us=2_000_000,
+    )
+
+
+def _stat(options: argparse.Namespace) -> int:
+    with _client(options, _OWN) as client:
+        found = client.stats()
+    servers: dict[str, Any] = found["servers"]
+    if options.json:
+        print(json.dumps(servers, indent=2))
+    else:
+        for name, said in servers.items():
+            print(_line(name, said))
+    return 0 if all(servers.values()) else 1
+
+
+def _line(name: str, said: dict[str, Any] | None) -> str:
+    if said is None:
+        return f"{name}: no answer"
+    kept, counts = said.get("store", {}), said["counts"]
+    return (
+        f"{name}: {kept.get('num_blocks', 0)} blocks, {kept.get('live_bytes', 0) / 2**20:.1f} of "
+        f"{kept.get('capacity_bytes', 0) / 2**20:.1f} MiB, {said['clients']} clients, "
+        f"{counts['hits']} hits, {counts['misses']} misses"
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    with _client(options, _OWN) as client:
+        for name in client.stats()["servers"]:
+            with Client(
+                name,
+                namespace=_OWN,
+                key_file=options.key_file,
+                protection=options.protection,
+                timeout_us=2_000_000,
+            ) as one:
+                problem = _round_trip(one)
+            print(f"{name}: {problem or 'ok'}")
+            if problem:
+                return 1
+    return 0
+
+
+def _round_trip(client: Client) -> str:
+    """What is wrong with a server, or ""."""
+    key, data = secrets.token_bytes(16), secrets.token_bytes(1 << 16)
+    begun = time.monotonic()
+    if not client.put(key, data):
+        why = client.stats().get("why_not") or ["it refused the block"]
+        return f"a block was not stored: {why[0]}"
+    if client.get(key) != data:
+        return "the block was not read back"
+    if client.delete([key]) != 1 or client.get(key) is not None:
+        return "the block was not deleted"
+    print(f"64 KiB stored, read and deleted in {(time.monotonic() - begun) * 1e3:.1f} ms")
+    return ""
+
+
+def _list(options: argparse.Namespace) -> int:
+    fields = {"model": options.namespace}
+    for text in options.field:
+        name, equals, value = text.partition("=")
+        if not equals or name not in Namespace._fields or name == "model":
+            allowed = ", ".join(field for field in Namespace._fields if field != "model")
+            raise refuse("--field", repr(text), f"NAME=VALUE with one of {allowed}")
+        fields[name] = value
+    with _client(options, Namespace(**fields)) as client:
+        for key in client.list(options.prefix):
+            sys.stdout.write(_shown(key) + "\n")
+        if client.stats()["servers_up"] == 0:
+            raise InvalidArgument("servers: none of them answers")
+    return 0
+
+
+def _shown(key: bytes) -> str:
+    """A key as one line of text."""
+    text = key.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
