@@ -22,7 +22,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 INCLUDE = ROOT / "capi" / "include"
-HEADERS = ["moewire.h", "moewire_fabric.h"]
+HEADERS = ["moewire.h", "moewire_fabric.h", "moewire_store.h"]
 STRICT = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes"]
 SANITIZE = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=all"]
@@ -124,6 +124,7 @@ PROGRAMS = [
     "flat.c",
     "held.c",
     "late.c",
+    "store.c",
     "pre_reduce.c",
     "threads.c",
     "fp32_outputs.c",
