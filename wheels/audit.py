@@ -30,7 +30,7 @@ LIBRARY = "moewire/libmoewire.so"
 FOLDERS = {
     "_base", "_config", "_cpu", "_cuda", "_ep", "_native", "_observe", "_rendezvous", "autograd",
     "bench", "bench/native", "compat", "deep_ep", "demo", "demo/model", "doctor", "fabric",
-    "integrations", "integrations/vllm",
+    "integrations", "integrations/vllm", "integrations/vllm/offload", "store",
 }  # fmt: skip
 MAX_BYTES = 10 * 1000 * 1000
 MAX_TLS = 256
