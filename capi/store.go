@@ -162,6 +162,9 @@ func mwiStoreWait(id, number uint64, timeoutUs int64, done *C.mw_store_completio
 		if err != nil {
 			return err
 		}
+		if number == 0 {
+			return invalid("id is 0, allowed what mw_store_submit has given")
+		}
 		c, there := o.next(number)
 		if !there {
 			if c, err = o.wait(number, deadline); err != nil {

@@ -63,8 +63,9 @@ func (s *Store) forget(b *index.Block) error {
 	if err := s.medium.Write(int(b.Segment), off, make([]byte, record.HeaderBytes)); err != nil {
 		return err
 	}
-	s.dirty.Add(record.PageBytes)
-	return s.mark(g, b)
+	err := s.mark(g, b)
+	s.dirty.Add(record.PageBytes) // behind both writes: a flush in between leaves them to the next one
+	return err
 }
 
 // mark says in a segment's footer, if it has one, that a block is dead. A segment may have several records of one key.

@@ -158,3 +158,23 @@ func TestHotSince(t *testing.T) {
 		require.True(t, since == 0 || next > limit, "since %d keeps %d of %d", since, kept, limit)
 	}
 }
+
+// TestAllPinned: a store whose blocks are all pinned refuses a put, in bounded time, and takes one once the pins are over.
+func TestAllPinned(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 6)}, Config{})
+	pinned, refused := make([]bool, 1), 0
+	for i := range 60 {
+		key := fmt.Sprint("k", i)
+		if err := w.put(key, "", payload(key, 1, 5000)); err != nil {
+			require.ErrorIs(t, err, ErrFull)
+			refused++
+			continue
+		}
+		w.s.Pin(w.ns, [][]byte{[]byte(key)}, time.Now().Add(time.Hour), pinned)
+	}
+	require.NotZero(t, refused)
+	for i := range 60 {
+		w.s.Pin(w.ns, [][]byte{fmt.Appendf(nil, "k%d", i)}, time.Now(), pinned)
+	}
+	w.fill(20)
+}

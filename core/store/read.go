@@ -100,8 +100,9 @@ func (s *Store) lifeOf(b *index.Block) uint64 { return s.segments[b.Segment].lif
 
 // spoiled removes a block whose record is damaged, or cannot be read: it must not come back.
 func (s *Store) spoiled(b *index.Block) {
-	s.counts.spoiled.Add(1)
-	s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off })
+	if s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
+		s.counts.spoiled.Add(1)
+	}
 }
 
 // Bad tells that a reader has found a block that its tag does not fit. It is removed and counted.

@@ -59,7 +59,10 @@ type spot struct {
 // place reserves room for a record. The caller holds mu, and ends with placed or gaveUp. spare
 // says how many free segments have to be left.
 func (s *Store) place(h record.Hash, ns uint16, bytes int64, spare int) (spot, error) {
-	for s.open == none || !s.segments[s.open].fits(ns, bytes, s.medium.SegmentBytes()) {
+	for tries := 0; s.open == none || !s.segments[s.open].fits(ns, bytes, s.medium.SegmentBytes()); tries++ {
+		if tries > len(s.segments) { // what is reclaimed is pinned or hot, and fills the next segment
+			return spot{}, s.noRoom()
+		}
 		if err := s.begin(spare); err != nil {
 			return spot{}, err
 		}
@@ -132,7 +135,7 @@ func (s *Store) noRoom() error {
 			return fmt.Errorf("%w: %w", ErrFull, s.failed)
 		}
 	}
-	return fmt.Errorf("%w: every segment is being read or written to", ErrFull)
+	return fmt.Errorf("%w: all blocks are pinned, or their segments are being read or written to", ErrFull)
 }
 
 // start writes the first page of a segment.
@@ -233,19 +236,33 @@ func (s *Store) keep() {
 		case <-s.done:
 			return
 		case <-s.kick:
-		case <-tick.C:
-			if s.cfg.Durability == FlushGroup {
-				s.note(s.flush())
+			if s.dirty.Load() >= s.cfg.FlushBytes {
+				s.tend()
 			}
+		case <-tick.C:
+			s.tend()
 		}
 		s.note(s.sealAll())
 	}
 }
 
+// tend flushes, or at least tries again what could not be overwritten.
+func (s *Store) tend() {
+	if s.cfg.Durability == FlushGroup {
+		s.note(s.flush())
+		return
+	}
+	s.note(s.buryAll())
+}
+
+// note counts an error, and logs it unless it is the same again: a disk that fails does so at each look.
 func (s *Store) note(err error) {
-	if err != nil {
-		s.counts.writeErrors.Add(1)
-		s.cfg.Log(err.Error())
+	if err == nil {
+		return
+	}
+	s.counts.writeErrors.Add(1)
+	if text := err.Error(); s.noted.Swap(text) != text {
+		s.cfg.Log(text)
 	}
 }
 

@@ -86,6 +86,7 @@ type Store struct {
 	counts counters
 	pins   pins
 	graves graves
+	noted  atomic.Value // the text that was logged last
 	live   atomic.Int64 // bytes of the records of all blocks
 	dirty  atomic.Int64 // bytes that were written and not flushed
 	failed error        // the latest failure to begin a segment
@@ -159,7 +160,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	close(s.done)
 	s.stopped.Wait()
-	return errors.Join(s.sealAll(), s.medium.Close())
+	return errors.Join(s.sealAll(), s.buryAll(), s.medium.Close())
 }
 
 // MaxBlockBytes is the longest block whose key has so many bytes.

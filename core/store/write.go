@@ -281,17 +281,15 @@ func (s *Store) Flush(deadline time.Time) error {
 func (s *Store) flush() error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
-	if err := s.buryAll(); err != nil {
-		return err
-	}
+	buried := s.buryAll()
 	n := s.dirty.Load()
 	if n == 0 || !s.medium.Lasts() {
-		return nil
+		return buried
 	}
 	if err := s.medium.Sync(0); err != nil {
-		return err
+		return errors.Join(buried, err)
 	}
 	s.dirty.Add(-n)
 	s.counts.flushes.Add(1)
-	return nil
+	return buried
 }

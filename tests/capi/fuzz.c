@@ -8,6 +8,7 @@
  */
 #include "fuzz_calls.h"
 #include "fuzz_fabric.h"
+#include "fuzz_store.h"
 
 /* Instead of hanging, prints where it was and how to get there again. */
 static void stuck(int signal)
@@ -31,6 +32,7 @@ static const struct {
 	{"connect", call_connect}, {"epoch", call_epoch}, {"constant", call_constant},
 	{"fabric", call_fabric}, {"region", call_region}, {"post", call_post}, {"post", call_post},
 	{"transfer", call_transfer}, {"fabric_create", call_fabric_create},
+	{"store", call_store}, {"store", call_store},
 };
 
 /* A failing call has left its own text, not this one, which an earlier call left. */
@@ -45,7 +47,8 @@ static void one_call(void)
 	mw_status_t status = functions[i].call();
 	if (status > MW_IN_PROGRESS || status < MW_ERR_DEVICE || status == MW_ERR_PANIC)
 		FAIL("%s gave %d in call %" PRIu64, name, status, calls);
-	int may_say_it = functions[i].call == call_create || functions[i].call == call_fabric_create;
+	int may_say_it = functions[i].call == call_create || functions[i].call == call_fabric_create ||
+	                 functions[i].call == call_store;
 	if (status < 0 && !may_say_it && strcmp(before, mw_last_error()) == 0)
 		FAIL("%s gave %d and said nothing in call %" PRIu64, name, status, calls);
 }
@@ -145,6 +148,7 @@ int main(int argc, char **argv)
 	signal(SIGALRM, stuck);
 	make_areas();
 	make_fabrics();
+	make_store();
 	lone = lone_buffer();
 	half = make_half();
 	make_pair();
@@ -158,6 +162,7 @@ int main(int argc, char **argv)
 	}
 	check_maps();
 	close_fabrics();
+	close_store();
 	printf("fuzz: ok, %" PRIu64 " calls, seed %" PRIu64 "\n", calls, seed);
 	return 0;
 }

@@ -27,9 +27,10 @@
 //
 // Descriptors of a process: 2 for the watcher, if it watches anything; 1 per other
 // process of which any hostDomain knows a rank (its pidfd, which they share), former
-// ones that may still live included (a domain keeps at most maxFormer); per hostDomain 2
-// (own memory, members page). So with n domains of R ranks, each in a process of its own,
-// 2 + (R-1) + 2n.
+// ones that may still live included (a domain keeps at most maxFormer); per hostDomain 3
+// (own memory, members page, and the memory of the next rank, for programs that look from
+// outside once its process has ended). So with n domains of R ranks, each in a process of
+// its own, 2 + (R-1) + 3n.
 //
 // A domain has 1 more per other rank whose memory is in reserved huge pages, or on kernels
 // before 5.14 (that memory's file); and the connection to each peer if one of the two has

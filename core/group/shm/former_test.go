@@ -61,7 +61,7 @@ func TestRejoiningProcessesLeaveNothing(t *testing.T) {
 		if p := d.Process(1); p == old || p.PID() != c.cmd.Process.Pid || p.Lost() != nil || p.Dying() {
 			t.Errorf("round %d: rank 1 is process %d, lost %v", round, p.PID(), p.Lost())
 		}
-		if got := sys.Stats().OpenFDs - fds; got != 2+2+1 {
+		if got := sys.Stats().OpenFDs - fds; got != 2+3+1 {
 			t.Errorf("round %d: %d descriptors", round, got)
 		}
 		if old.Lost() == nil || !old.Dying() {
@@ -103,7 +103,7 @@ func TestSurvivorsMeetAgainAndAgain(t *testing.T) {
 			p := d.Process(1)
 			for round := range 6 {
 				meetAgain(t, d, c, round%2 == 0)
-				if got := sys.Stats().OpenFDs - fds; got != 2+2+perPeer || d.Process(1) != p || p.Lost() != nil {
+				if got := sys.Stats().OpenFDs - fds; got != 2+3+perPeer || d.Process(1) != p || p.Lost() != nil {
 					t.Errorf("round %d: %d descriptors, lost: %v", round, got, p.Lost())
 				}
 				c.tell("lost 0")

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/sys"
 )
 
 // maxFormer bounds the replaced processes that a domain goes on watching. The oldest is
@@ -24,7 +25,25 @@ func (d *hostDomain) install(peers []*participant, present rankset.Set) {
 			d.peers[r].Store(nil)
 		}
 	}
+	d.showOne()
 	d.holdWord()
+}
+
+// showOne closes the descriptors of ranks that were once behind this one, where another one's has come.
+func (d *hostDomain) showOne() {
+	var last *member
+	for i := range d.known {
+		m := d.known[(d.Rank()+1+i)%len(d.known)]
+		if m == nil || m.shown == nil {
+			continue
+		}
+		if last == nil {
+			last = m
+			continue
+		}
+		sys.CloseAll(m.shown)
+		m.shown = nil
+	}
 }
 
 func (d *hostDomain) installPeer(r int, p *participant) {

@@ -17,6 +17,7 @@ type member struct {
 	rank     int
 	identity [nonceBytes]byte
 	memory   *sys.FD // nil for a peer's that is mapped on from base
+	shown    *sys.FD // of the next rank's: see dropFile
 	base     *region // header, and the control region as its segment
 	slabs    [MaxSlabs]atomic.Pointer[region]
 	contact  atomic.Pointer[contact] // nil for this rank itself
@@ -147,13 +148,21 @@ func (m *member) mapRange(off, n int64) (*region, error) {
 }
 
 // dropFile closes a peer's descriptor once base is mapped. It stays where slabs cannot be
-// mapped without it (huge pages that are reserved, an old kernel), which is tried.
-func (m *member) dropFile() {
-	if trial, err := m.base.mapping.MapMore(0, headerBytes()); err == nil {
-		_ = trial.Unmap() // fails only for a range that is not mapped
-		sys.CloseAll(m.memory)
-		m.memory = nil
+// mapped without it (huge pages that are reserved, an old kernel), which is tried. And each
+// rank keeps that of the rank behind it, show: when a process has ended, programs that look
+// from outside find by it what the rank has recorded.
+func (m *member) dropFile(show bool) {
+	trial, err := m.base.mapping.MapMore(0, headerBytes())
+	if err != nil {
+		return
 	}
+	_ = trial.Unmap() // fails only for a range that is not mapped
+	if show {
+		m.shown, m.memory = m.memory, nil
+		return
+	}
+	sys.CloseAll(m.memory)
+	m.memory = nil
 }
 
 var errCorrupt = fmt.Errorf("slab table: %w", domain.ErrCorrupt)
@@ -227,7 +236,7 @@ func (m *member) leave() {
 // shut gives the memory up: no goroutine can enter any more, and one that is inside when
 // it returns unmaps on leaving. Idempotent.
 func (m *member) shut() {
-	_ = m.memory.Close()
+	sys.CloseAll(m.memory, m.shown)
 	if m.enter() && m.base != nil && m.contact.Load() != nil && sys.OwnerDied(m.holder().Load()) {
 		m.dying.Store(true)
 	}

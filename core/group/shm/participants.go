@@ -18,6 +18,16 @@ func (r *participants) has(rank int) bool {
 	return rank >= 0 && rank < len(r.infos) && r.present.Has(rank)
 }
 
+// next is the rank behind a rank, the lowest one behind the last; the rank itself if it is alone.
+func (r *participants) next(rank int) int {
+	for i := 1; i < len(r.infos); i++ {
+		if at := (rank + i) % len(r.infos); r.has(at) {
+			return at
+		}
+	}
+	return rank
+}
+
 // source is the rank with the members page that every rank takes: the lowest survivor, or
 // the lowest of all when none comes from an earlier rendezvous.
 func (r *participants) source() int {

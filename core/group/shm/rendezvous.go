@@ -265,7 +265,7 @@ func (m *rendezvous) adopt(p *participant, msg message, fds []*sys.FD) (err erro
 		p.member = &member{rank: p.rank, identity: info.Identity, memory: fds[0]}
 		p.member.contact.Store(p.contact)
 		if err = p.member.mapBase(info.ControlBytes); err == nil {
-			p.member.dropFile()
+			p.member.dropFile(p.rank == m.next(m.self))
 		}
 	}
 	if err == nil && len(fds) > 1 {

@@ -43,9 +43,9 @@ func TestDescriptorsOfSeveralBuffers(t *testing.T) {
 			}
 			check := func(buffers int) {
 				t.Helper()
-				want := 2 + 2*buffers + numRanks - 1
+				want := 2 + 3*buffers + numRanks - 1
 				if best == byConnection {
-					want = 2 + (2+numRanks-1)*buffers
+					want = 2 + (3+numRanks-1)*buffers
 				}
 				if buffers == 0 {
 					want = 0
@@ -256,7 +256,7 @@ func TestProcessOfAnotherNamespaceIsShared(t *testing.T) {
 		testenv.Lacking(t, "pidfs", "this kernel has no names of processes")
 	}
 	c.tell("fds")
-	if got := c.hear("fds"); got != strconv.Itoa(2+4*2+1) {
+	if got := c.hear("fds"); got != strconv.Itoa(2+4*3+1) {
 		t.Errorf("%s descriptors with 4 buffers", got)
 	}
 }

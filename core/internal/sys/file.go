@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/moewire/moewire/core/origin"
 )
 
 // ErrLocked means that another open file holds the lock.
@@ -54,12 +56,20 @@ func WriteAt(fd *FD, off int64, pieces ...[]byte) error {
 				err = retry(func() (err error) { n, err = unix.Pwrite(fd.Raw(), p, off); return err })
 			}
 			if err != nil {
-				return wrap("pwrite", err)
+				return diskError("pwrite", err)
 			}
 			p, off = p[n:], off+int64(n)
 		}
 	}
 	return nil
+}
+
+// diskError is wrap for a regular file, where a want of space is the disk's.
+func diskError(call string, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return origin.Mark(fmt.Errorf("%s: the disk is full, or the quota used up: %w", call, err))
+	}
+	return wrap(call, err)
 }
 
 // Datasync returns once what was written is on the disk.
@@ -78,7 +88,7 @@ func Reserve(fd *FD, off, n int64) error {
 		err = retry(func() error { return unix.Fallocate(fd.Raw(), 0, off, n) })
 	}
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
-		return wrap("fallocate", err)
+		return diskError("fallocate", err)
 	}
 	size, err := Size(fd)
 	if err != nil || size >= off+n {

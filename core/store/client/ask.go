@@ -102,16 +102,29 @@ func (c *Client) one(p asked, t *part, timeout time.Duration) ([]byte, error) {
 func (c *Client) Flush(timeout time.Duration) error {
 	errs := make([]error, len(c.peers))
 	done := make(chan struct{})
+	if !c.flushAll(timeout, errs, done) {
+		return ErrClosed
+	}
+	for range c.peers {
+		<-done
+	}
+	return errors.Join(errs...)
+}
+
+// flushAll asks each server, unless the client is closed: Close does not wait for what begins behind it.
+func (c *Client) flushAll(timeout time.Duration, errs []error, done chan struct{}) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
 	for i, p := range c.peers {
 		c.start("store: flush", func() {
 			_, errs[i] = c.one(p, &part{code: message.Flush, ask: &ask{}}, timeout)
 			done <- struct{}{}
 		})
 	}
-	for range c.peers {
-		<-done
-	}
-	return errors.Join(errs...)
+	return true
 }
 
 // Stats are what each server says of itself, as JSON; nil for one that says nothing.

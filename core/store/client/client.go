@@ -158,7 +158,7 @@ func (c *Client) firsts() error {
 	return nil
 }
 
-// start runs a goroutine that Close waits for.
+// start runs a goroutine that Close waits for. The caller knows that Close has not begun to wait.
 func (c *Client) start(name string, f func()) {
 	c.ended.Add(1)
 	safego.Go(name, func() {

@@ -26,7 +26,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"places are lost", "call.go", "\t_ = c.places.Put(k.place)\n\tif !k.sync {", "\tif !k.sync {"},
 	{"the last server has all", "hashing.go", "score > most", "score >= 0*most"},
 	{"the order of keys is lost", "call.go", "p.at = append(p.at, i)", "p.at = append(p.at, len(p.at))"},
-	{"parts in any order", "receive.go", "if int(p.First) != t.next || int(p.Offset) != t.off {", "if false {"},
+	{"parts in any order", "receive.go", "if int(p.First) != t.next || int(p.Offset) != t.off || tooLong {", "if tooLong {"},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }
 

@@ -135,7 +135,8 @@ func (l *link) part(head *wire.Head, t *part) (last bool, err error) {
 		return false, err
 	}
 	n := int(p.NumKeys)
-	if int(p.First) != t.next || int(p.Offset) != t.off {
+	tooLong := head.PayloadBytes > int64(n*message.EntryBytes+message.PartBytes)
+	if int(p.First) != t.next || int(p.Offset) != t.off || tooLong {
 		return false, message.ErrMalformed
 	}
 	table := l.room(n * message.EntryBytes)

@@ -23,7 +23,11 @@ func TestAgainstMap(t *testing.T) {
 	for _, numLow := range []int{1, 3, 250} {
 		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(numLow)))
 		x, want := New(), map[record.Hash]Block{}
-		for step := range 60_000 {
+		steps := 60_000
+		if testing.Short() {
+			steps = 6_000
+		}
+		for step := range steps {
 			h := hashOf(rng.IntN(700), numLow)
 			old, there := want[h]
 			switch rng.IntN(4) {

@@ -66,9 +66,10 @@ func (c *conn) part(j *job, at int) (next int, err error) {
 		return at + 1, c.large(j, at)
 	}
 	j.start()
+	bytes := 0
 	for next = at; next < len(j.keys); next++ {
 		e := entryOf(&j.leases[next])
-		if len(j.data)+int(e.Bytes) > message.PartBytes {
+		if bytes += int(e.Bytes); bytes > message.PartBytes {
 			break
 		}
 		c.add(j, &j.leases[next], e, 0, int(e.Bytes))

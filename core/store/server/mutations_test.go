@@ -31,7 +31,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"strangers without end", "server.go", "if s.pending.Add(nc) {", "if false {"},
 	{"a drain ends what runs", "conn.go", "if !errors.Is(err, stream.ErrStopped) {", "if true {"},
 	{"a drain without a deadline", "server.go", "case <-time.After(time.Until(deadline)):", "case <-time.After(time.Hour):"},
-	{"an allocation per get", "get.go", "\tj.start()\n\tfor next = at", "\tj.start()\n\tj.pieces = append([][]byte(nil), j.pieces...)\n\tfor next = at"},
+	{"an allocation per get", "get.go", "\tj.start()\n\tbytes := 0", "\tj.start()\n\tj.pieces = append([][]byte(nil), j.pieces...)\n\tbytes := 0"},
 	{"an allocation per put", "put.go", "t := j.space.tagger\n", "t := j.space.tagger.Clone()\n"},
 }
 

@@ -35,7 +35,8 @@ class Clock:
         """The time that is left, at least 1; -1 for no deadline."""
         if self._until is None:
             return -1
-        return max(1, int((self._until - time.monotonic()) * 1e6))
+        left = int((self._until - time.monotonic()) * 1e6)
+        return min(max(1, left), self.timeout_us)  # a float may round beyond the largest timeout
 
     def wait(self, done: Callable[[], bool]) -> bool:
         """Polls until ``done`` is true (True) or the time is over (False)."""

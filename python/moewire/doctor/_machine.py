@@ -127,7 +127,7 @@ def raised_files(soft: int, hard: int) -> int:
 def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
     """How many buffers of so many ranks of one host a process may have open at a time.
 
-    Each buffer has two descriptors, and all of them share two and one per peer
+    Each buffer has three descriptors, and all of them share two and one per peer
     (docs/architecture.md). On an old kernel each buffer has one or two per peer instead. During
     the rendezvous there are two more per peer, and six more. The process itself has some open.
     """
@@ -135,7 +135,8 @@ def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
         return "unlimited"
     peers, pidfds = num_ranks - 1, _peer_pidfd_works() or _pidfd_works()
     shared = 2 + peers * pidfds
-    each = 2 + peers * ((not pidfds) + (not _maps_without_the_file()))
+    memories = min(1, peers) if _maps_without_the_file() else peers
+    each = 2 + memories + peers * (not pidfds)
     rendezvous = 2 * peers + 6
     return max(0, (limit - len(os.listdir("/proc/self/fd")) - shared - rendezvous) // each)
 

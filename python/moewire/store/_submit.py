@@ -253,8 +253,10 @@ class Submitting:
 
     def close(self) -> None:
         """Ends what runs, as misses, and the connections. Idempotent."""
+        if self._lib.forked:  # another thread of the parent may have held the lock
+            return
         with self._lock:
-            if self._closed or self._lib.forked:
+            if self._closed:
                 return
             self._closed = True
         self._lib.check(self._lib.store_close(self._id))

@@ -115,8 +115,8 @@ DISPATCH: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "five extras": ({"extra": [torch.zeros(4)] * 5}, ("extra", "5", "at most 4")),
     "extra rows": (_along(3, 2), ("extra[0]", "[3, 2]", "[4, 2]")),
     "extra scalar": (_along(), ("extra[0]", "[]", "[4, ...]")),
-    "extra empty": (_along(4, 0), ("extra[0]", "0 bytes", "1 to 65535")),
-    "extra wide": (_along(4, 1 << 14), ("extra[0]", "65536 bytes", "65535")),
+    "extra empty": (_along(4, 0), ("extra[0]", "0 given", "1 to 65535")),
+    "extra wide": (_along(4, 1 << 14), ("extra[0]", "65536 given", "65535")),
     "extra list": ({"extra": ([0] * 4,)}, ("extra[0]", "list", "torch.Tensor")),
     "extra stride": (
         {"extra": (torch.zeros(2, 4).t(),)},
