@@ -62,12 +62,24 @@ func (s *Store) reclaim() bool {
 	hot := func(b *index.Block) bool {
 		return pinned[b.Hash] || b.Stamp >= since && !s.isOrphan(b)
 	}
-	at := s.victim(hot)
+	at, bytes := s.victim(hot)
 	if at == none {
+		return false
+	}
+	if bytes > 0 && !s.canMove() {
 		return false
 	}
 	s.empty(at, hot, pinned)
 	return true
+}
+
+// canMove opens a fresh segment, which has room for all of another one. Without it, as on a full disk, nothing is
+// evicted that is to stay.
+func (s *Store) canMove() bool {
+	if s.open == none && s.numFree() > 0 {
+		s.tryStart(s.freeSegment())
+	}
+	return s.open != none
 }
 
 func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)) }
@@ -77,8 +89,8 @@ func (s *Store) isOrphan(b *index.Block) bool {
 	return b.Parent != record.Hash{} && !s.index.Has(b.Parent)
 }
 
-// victim is the segment to be reclaimed, or none.
-func (s *Store) victim(hot func(*index.Block) bool) int {
+// victim is the segment to be reclaimed, or none, and how many bytes of it are hot.
+func (s *Store) victim(hot func(*index.Block) bool) (int, int64) {
 	bytes := make([]int64, len(s.segments))
 	s.index.Each(func(b *index.Block) {
 		if hot(b) {
@@ -92,7 +104,10 @@ func (s *Store) victim(hot func(*index.Block) bool) int {
 			best = i
 		}
 	}
-	return best
+	if best == none {
+		return none, 0
+	}
+	return best, bytes[best]
 }
 
 // empty moves the hot blocks of a segment to the open one and evicts the others.

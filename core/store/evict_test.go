@@ -178,3 +178,30 @@ func TestAllPinned(t *testing.T) {
 	}
 	w.fill(20)
 }
+
+// TestFullDiskKeepsThePinned: where nothing can be moved, nothing that is pinned is evicted to make room.
+func TestFullDiskKeepsThePinned(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone})
+	pinned := make([]bool, 1)
+	for i := range 12 {
+		key := fmt.Sprint("pinned", i)
+		require.NoError(t, w.put(key, "", payload(key, 1, 5000)))
+		require.Equal(t, 1, w.s.Pin(w.ns, [][]byte{[]byte(key)}, time.Now().Add(time.Hour), pinned))
+	}
+	require.NoError(t, w.s.sealAllOpen())
+	d.fails(func(op string) (float64, error) {
+		if op == "write" {
+			return 0, errDisk
+		}
+		return 1, nil
+	})
+	for i := range 10 {
+		require.ErrorIs(t, w.put(fmt.Sprint("refused", i), "", payload("x", 1, 5000)), ErrFull)
+	}
+	d.fails(nil)
+	for i := range 12 {
+		key := fmt.Sprint("pinned", i)
+		require.Equal(t, payload(key, 1, 5000), w.get(key))
+	}
+}

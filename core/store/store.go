@@ -77,19 +77,20 @@ type Config struct {
 
 // Store is safe for concurrent use.
 type Store struct {
-	cfg    Config
-	medium medium.Medium
-	secret record.Secret
-	index  *index.Index
-	names  names
-	stamps atomic.Uint64
-	counts counters
-	pins   pins
-	graves graves
-	noted  atomic.Value // the text that was logged last
-	live   atomic.Int64 // bytes of the records of all blocks
-	dirty  atomic.Int64 // bytes that were written and not flushed
-	failed error        // the latest failure to begin a segment
+	cfg     Config
+	medium  medium.Medium
+	secret  record.Secret
+	index   *index.Index
+	names   names
+	stamps  atomic.Uint64
+	counts  counters
+	pins    pins
+	graves  graves
+	writing [numWriting]sync.Mutex // by hash: one put of a key at a time
+	noted   atomic.Value           // the text that was logged last
+	live    atomic.Int64           // bytes of the records of all blocks
+	dirty   atomic.Int64           // bytes that were written and not flushed
+	failed  error                  // the latest failure to begin a segment
 
 	mu         sync.Mutex
 	segments   []segment
@@ -108,6 +109,9 @@ type Store struct {
 }
 
 const none = -1
+
+// numWriting bounds the puts to a medium that lasts that are written at a time.
+const numWriting = 64
 
 // Open finds the blocks of a medium again, and begins. It owns the medium, also if it fails.
 func Open(cfg Config) (s *Store, err error) {

@@ -130,6 +130,10 @@ func (w *Writing) Commit() error {
 
 func (s *Store) commit(w *Writing) error {
 	if !w.placed {
+		// Of two puts of a key the second one's record must not be found in the place of the first one's block.
+		one := &s.writing[w.block.Hash[0]%numWriting]
+		one.Lock()
+		defer one.Unlock()
 		defer s.unstage(w)
 		if err := s.refuseKnown(w); err != nil {
 			return err
