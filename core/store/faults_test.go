@@ -232,3 +232,39 @@ func TestTwoPutsOfAKey(t *testing.T) {
 	}
 	w.open(d.killed())
 }
+
+// TestFooterWithoutAPage: the power is cut while a footer is written, and any one page is lost. What was flushed before is there.
+func TestFooterWithoutAPage(t *testing.T) {
+	d := newDisk(1<<20, 5)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	const numBlocks = 72 // whose footer has a page of marks alone
+	for i := range numBlocks {
+		key := fmt.Sprint("key", i)
+		require.NoError(t, w.put(key, "", payload(key, 1, 50)))
+	}
+	require.NoError(t, w.flush())
+	var images []*disk
+	d.fails(func(op string) (float64, error) {
+		if op == "sync" {
+			for lost := range d.touched {
+				im := d.like(d.data)
+				off := lost[1] * record.PageBytes
+				copy(im.data[lost[0]][off:off+record.PageBytes], d.durable[lost[0]][off:])
+				images = append(images, im)
+			}
+		}
+		return 1, nil
+	})
+	require.NoError(t, w.s.sealAllOpen())
+	d.fails(nil)
+	w.s.stop()
+	require.NotEmpty(t, images)
+	for _, im := range images {
+		w.open(im)
+		for i := range numBlocks {
+			require.True(t, w.has(fmt.Sprint("key", i)), "key %d", i)
+		}
+		w.s.stop()
+	}
+	w.open(d.killed())
+}

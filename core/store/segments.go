@@ -297,8 +297,13 @@ func (s *Store) seal(at int) (err error) {
 	g.disk.Lock()
 	content := s.footerOf(at)
 	footer := s.secret.PutFooter(g.life.Load(), content)
-	if err = s.medium.Sync(at); err == nil {
-		err = s.medium.Write(at, s.medium.SegmentBytes()-int64(len(footer)), footer)
+	end, tail := s.medium.SegmentBytes(), len(footer)-record.PageBytes
+	// No check covers marks: all of the footer is on the disk before the tail makes it one.
+	if err = s.medium.Write(at, end-int64(len(footer)), footer[:tail]); err == nil {
+		err = s.medium.Sync(at)
+	}
+	if err == nil {
+		err = s.medium.Write(at, end-record.PageBytes, footer[tail:])
 	}
 	if err == nil {
 		g.hasFooter = content.Tail()
