@@ -79,6 +79,13 @@ func (f *Files) begin(path string, capacityBytes, wanted int64) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	size, err := sys.Size(f.blocks)
+	if err != nil {
+		return err
+	}
+	if f.segmentBytes == 0 && size > 0 {
+		return fmt.Errorf("%s: %w: %s has %d bytes, and there is no %s", path, ErrForeign, blocksName, size, superName)
+	}
 	if f.segmentBytes == 0 || capacityBytes/f.segmentBytes < LeastSegments {
 		if err := f.anew(path, wanted); err != nil {
 			return err
@@ -134,7 +141,19 @@ func replace(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(fresh, path)
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder returns once the names of a folder are on the disk.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // shrink gives the room of segments back that are beyond the capacity.

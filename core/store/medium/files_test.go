@@ -113,6 +113,19 @@ func TestForeignFolder(t *testing.T) {
 	}
 }
 
+// TestBlocksWithoutSuper: a file that this store has not made is left as it is.
+func TestBlocksWithoutSuper(t *testing.T) {
+	path := t.TempDir()
+	blocks := filepath.Join(path, blocksName)
+	require.NoError(t, os.WriteFile(blocks, []byte("somebody's"), 0o600))
+	_, err := OpenFiles(path, leastBytes)
+	require.ErrorIs(t, err, ErrForeign)
+	require.ErrorContains(t, err, "blocks has 10 bytes")
+	left, err := os.ReadFile(blocks)
+	require.NoError(t, err)
+	require.Equal(t, "somebody's", string(left))
+}
+
 // TestFullDisk: room is taken segment by segment before anything is written.
 func TestFullDisk(t *testing.T) {
 	f := opened(t, t.TempDir(), leastBytes)
