@@ -41,7 +41,8 @@ def refused() -> dict[str, Any]:
     plugins.plugins_loaded = False
     return {
         "said": said,
-        "changed": [name for name, value in _everything().items() if before.get(name) != value],
+        # Modules that are loaded only now, to enter the tier in their table, change nothing.
+        "changed": [n for n, v in _everything().items() if before.get(n, v) != v],
         "active": _plugin.active(_engines.VLLM),
         "loaded": "libmoewire" in Path("/proc/self/maps").read_text(),
     }
