@@ -28,7 +28,7 @@ func (s *Store) bury(b *index.Block) {
 			return
 		}
 	}
-	s.segments[b.Segment].refs.Add(-1)
+	s.letGo(b)
 }
 
 // buryAll tries again what bury has left.
@@ -71,15 +71,15 @@ func (s *Store) forget(b *index.Block) error {
 // mark says in a segment's footer, if it has one, that a block is dead. A segment may have several records of one key.
 func (s *Store) mark(g *segment, b *index.Block) error {
 	end, entry := s.medium.SegmentBytes(), make([]byte, record.EntryBytes)
-	for i := range g.hasFooter.NumEntries {
+	for i := range g.footer.NumEntries {
 		if b.Off == 0 || g.placed[i] != b.Hash {
 			continue
 		}
-		if err := s.medium.Read(int(b.Segment), end-g.hasFooter.EntryOff(i), entry); err != nil {
+		if err := s.medium.Read(int(b.Segment), end-g.footer.EntryOff(i), entry); err != nil {
 			return err
 		}
 		if record.GetEntry(entry).Off == b.Off {
-			return s.medium.Write(int(b.Segment), end-g.hasFooter.MarkOff(i), record.Dead)
+			return s.medium.Write(int(b.Segment), end-g.footer.MarkOff(i), record.Dead)
 		}
 	}
 	return nil

@@ -50,13 +50,8 @@ func (s *Store) Acquire(ns NS, keys [][]byte, leases []Lease) (hits int) {
 }
 
 func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
-	found := s.index.Change(s.secret.Hash(&n.digest, key), func(b *index.Block) bool {
-		s.segments[b.Segment].refs.Add(1) // while the block is in the index its segment is not free
-		b.Stamp = max(b.Stamp, stamp)
-		l.block = *b
-		return true
-	})
-	if !found {
+	var found bool
+	if l.block, found = s.hold(s.secret.Hash(&n.digest, key), stamp); !found {
 		return false
 	}
 	l.store = s
@@ -74,8 +69,35 @@ func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
 // headers are for records that lie in no memory: a look-up makes none.
 var headers = sync.Pool{New: func() any { return new([record.HeaderBytes + record.MaxKeyBytes]byte) }}
 
-// headerOf reads a block's record and compares the whole key.
-func (s *Store) headerOf(b *index.Block, key []byte) (record.Header, error) {
+// hold keeps the segment of a block from being begun anew, until letGo, and raises the block's stamp.
+func (s *Store) hold(h record.Hash, stamp uint64) (b index.Block, found bool) {
+	found = s.index.Change(h, func(now *index.Block) bool {
+		s.segments[now.Segment].refs.Add(1) // while the block is in the index its segment is not free
+		now.Stamp = max(now.Stamp, stamp)
+		b = *now
+		return true
+	})
+	return b, found
+}
+
+func (s *Store) letGo(b *index.Block) { s.segments[b.Segment].refs.Add(-1) }
+
+// headerOf reads the record of a block that is held, and compares the whole key.
+func (s *Store) headerOf(b *index.Block, key []byte) (h record.Header, err error) {
+	same := false
+	err = s.header(b, func(found record.Header) {
+		same = bytes.Equal(found.Key, key)
+		h = found
+		h.Key = nil
+	})
+	if err == nil && !same {
+		err = record.ErrNone
+	}
+	return h, err
+}
+
+// header reads the record of a block that is held, and calls f with what it says: the key lasts as long as the call.
+func (s *Store) header(b *index.Block, f func(record.Header)) error {
 	off, n := int64(b.Off)*record.PageBytes, record.HeaderBytes+int64(b.KeyBytes)
 	src := s.medium.Bytes(int(b.Segment), off, n)
 	if src == nil {
@@ -84,15 +106,17 @@ func (s *Store) headerOf(b *index.Block, key []byte) (record.Header, error) {
 		src = buf[:n]
 		if err := s.medium.Read(int(b.Segment), off, src); err != nil {
 			s.counts.readErrors.Add(1)
-			return record.Header{}, err
+			return err
 		}
 	}
 	h, err := s.secret.Get(src, record.Place{Life: s.lifeOf(b), Off: off})
-	if err == nil && (h.PayloadBytes != b.PayloadBytes || !bytes.Equal(h.Key, key)) {
+	if err == nil && h.PayloadBytes != b.PayloadBytes {
 		err = record.ErrNone
 	}
-	h.Key = nil
-	return h, err
+	if err == nil {
+		f(h)
+	}
+	return err
 }
 
 // lifeOf is that of a block's segment, which does not change while the block has a lease.
@@ -142,6 +166,6 @@ func (l *Lease) Read(off int64, p []byte) error {
 // Release ends the lease. Idempotent; the zero Lease has nothing to release.
 func (l *Lease) Release() {
 	if l.store != nil && !l.over.Swap(true) {
-		l.store.segments[l.block.Segment].refs.Add(-1)
+		l.store.letGo(&l.block)
 	}
 }

@@ -8,9 +8,15 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// recover finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
+// recovery is a Store that is being opened.
+type recovery struct {
+	*Store
+	outdated []index.Block // of two records of a key the earlier one
+}
+
+// run finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
 // open when the store ended, every record is read and compared with its tag.
-func (s *Store) recover() error {
+func (s *recovery) run() error {
 	for at := range s.segments {
 		if err := s.recoverSegment(at); err != nil {
 			return err
@@ -25,12 +31,11 @@ func (s *Store) recover() error {
 		s.segments[s.outdated[i].Segment].refs.Add(1)
 		s.bury(&s.outdated[i])
 	}
-	s.outdated = nil
 	return nil
 }
 
 // recoverSegment takes a segment's footer, or leaves the segment to scan.
-func (s *Store) recoverSegment(at int) error {
+func (s *recovery) recoverSegment(at int) error {
 	page := make([]byte, record.PageBytes)
 	if err := s.medium.Read(at, 0, page); err != nil {
 		return nil // it was never written
@@ -56,7 +61,7 @@ func (s *Store) recoverSegment(at int) error {
 }
 
 // recoverFooter adds what a segment's footer names. It reports whether there is one.
-func (s *Store) recoverFooter(at int) (bool, error) {
+func (s *recovery) recoverFooter(at int) (bool, error) {
 	g, end := &s.segments[at], s.medium.SegmentBytes()
 	page := make([]byte, record.PageBytes)
 	if err := s.medium.Read(at, end-record.PageBytes, page); err != nil {
@@ -87,11 +92,11 @@ func (s *Store) recoverFooter(at int) (bool, error) {
 		s.recoverEntry(at, &f.Entries[i], numbers)
 	}
 	s.seq = max(s.seq, f.Seq)
-	g.hasFooter, g.next = tail, end-tail.Bytes()
+	g.footer, g.next = tail, end-tail.Bytes()
 	return true, nil
 }
 
-func (s *Store) recoverEntry(at int, e *record.Entry, numbers []NS) {
+func (s *recovery) recoverEntry(at int, e *record.Entry, numbers []NS) {
 	g := &s.segments[at]
 	g.placed = append(g.placed, e.Hash)
 	off, n := int64(e.Off)*record.PageBytes, record.Bytes(int(e.KeyBytes), int64(e.PayloadBytes))
@@ -106,7 +111,7 @@ func (s *Store) recoverEntry(at int, e *record.Entry, numbers []NS) {
 
 // add enters a block that was found. Of two of the same key the one that was written later counts; the other one is
 // made none, or it would be found once this one is deleted.
-func (s *Store) add(b index.Block) {
+func (s *recovery) add(b index.Block) {
 	s.stamps.Store(max(s.stamps.Load(), b.Stamp))
 	there, added := s.index.Put(b)
 	switch {
@@ -124,22 +129,14 @@ func (s *Store) add(b index.Block) {
 }
 
 // seqOf reads the number of a record; 0 if it is none.
-func (s *Store) seqOf(b *index.Block) uint64 {
-	src := make([]byte, record.HeaderBytes+int(b.KeyBytes))
-	off := int64(b.Off) * record.PageBytes
-	if err := s.medium.Read(int(b.Segment), off, src); err != nil {
-		return 0
-	}
-	h, err := s.secret.Get(src, record.Place{Life: s.lifeOf(b), Off: off})
-	if err != nil {
-		return 0
-	}
-	return h.Seq
+func (s *recovery) seqOf(b *index.Block) (seq uint64) {
+	_ = s.header(b, func(h record.Header) { seq = h.Seq })
+	return seq
 }
 
 // scan looks for records at every page of a segment. A bad one is passed by: what follows it may have been
 // flushed.
-func (s *Store) scan(at int) error {
+func (s *recovery) scan(at int) error {
 	end := s.medium.SegmentBytes()
 	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
 	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
@@ -161,7 +158,7 @@ func (s *Store) scan(at int) error {
 }
 
 // found enters a record of a scan, if its payload is whole.
-func (s *Store) found(at int, off int64, h *record.Header) error {
+func (s *recovery) found(at int, off int64, h *record.Header) error {
 	ns, err := s.names.number(h.Namespace)
 	if err != nil {
 		return err
@@ -186,7 +183,7 @@ func (s *Store) found(at int, off int64, h *record.Header) error {
 }
 
 // isWhole compares a payload with its tag.
-func (s *Store) isWhole(b *index.Block, h *record.Header) (bool, error) {
+func (s *recovery) isWhole(b *index.Block, h *record.Header) (bool, error) {
 	tagger := s.names.of(NS(b.Namespace)).tagger
 	tagger.Begin(h.Key, int(h.PayloadBytes))
 	chunk := make([]byte, min(1<<20, int(h.PayloadBytes)))

@@ -25,27 +25,28 @@ const (
 	stateLost          // the medium could not write to it; it is tried again
 )
 
-// mostSealing bounds how long a put waits for a disk that does not answer.
+// mostSealing bounds how long a put waits until segments are sealed.
 const mostSealing = 10 * time.Second
 
 // retryLost is after which time a segment is tried again that could not be written to.
 const retryLost = 10 * time.Second
 
-// segment is one, in one of its lives. All but refs is guarded by Store.mu.
+// segment is one, in one of its lives.
 type segment struct {
-	state   state
-	life    atomic.Uint64 // a random number, in every record's check
-	next    int64         // the end of what was placed
-	pending int           // records that were placed and neither written nor given up
-	placed  []record.Hash
-	lost    time.Time
-	// numNamespaces bounds the namespaces of placed: so the footer has room.
-	namespaces map[uint16]struct{}
+	// Guarded by Store.mu.
+	state      state
+	next       int64 // the end of what was placed
+	pending    int   // records that were placed and neither written nor given up
+	placed     []record.Hash
+	namespaces map[uint16]struct{} // of placed: the footer needs room for them
+	lost       time.Time           // when stateLost began
 
-	refs atomic.Int64 // leases
-	// disk guards what is overwritten in place, and the footer: how many records it has, 0 without one.
-	disk      sync.Mutex
-	hasFooter record.Tail
+	life atomic.Uint64 // a random number, in every record's check
+	refs atomic.Int64  // of leases, and of calls that look at a record
+
+	// disk guards what is overwritten in place, and the footer.
+	disk   sync.Mutex
+	footer record.Tail // zeros without one
 }
 
 // spot is where a record was placed.
@@ -56,8 +57,8 @@ type spot struct {
 	seq     uint64
 }
 
-// place reserves room for a record. The caller holds mu, and ends with placed or gaveUp. spare
-// says how many free segments have to be left.
+// place reserves room for a record. The caller holds mu, and takes back what is added to pending once the record is
+// written or given up. spare says how many free segments have to be left.
 func (s *Store) place(h record.Hash, ns uint16, bytes int64, spare int) (spot, error) {
 	for tries := 0; s.open == none || !s.segments[s.open].fits(ns, bytes, s.medium.SegmentBytes()); tries++ {
 		if tries > len(s.segments) { // what is reclaimed is pinned or hot, and fills the next segment
@@ -152,7 +153,7 @@ func (s *Store) start(at int) error {
 		}
 	}
 	g.disk.Lock()
-	g.hasFooter = record.Tail{}
+	g.footer = record.Tail{}
 	g.disk.Unlock()
 	g.state, g.next, g.placed = stateOpen, record.PageBytes, g.placed[:0]
 	g.life.Store(life)
@@ -306,7 +307,7 @@ func (s *Store) seal(at int) (err error) {
 		err = s.medium.Write(at, end-record.PageBytes, footer[tail:])
 	}
 	if err == nil {
-		g.hasFooter = content.Tail()
+		g.footer = content.Tail()
 		err = s.medium.Sync(at)
 	}
 	g.disk.Unlock()

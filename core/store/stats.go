@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/hex"
 	"sync/atomic"
 
@@ -105,7 +106,7 @@ func (s *Store) List(ns NS, prefix []byte, cursor uint64, n int) (keys [][]byte,
 		if at++; at <= cursor || len(keys) >= n {
 			return
 		}
-		if key := s.keyOf(b); key != nil && len(key) >= len(prefix) && string(key[:len(prefix)]) == string(prefix) {
+		if key := s.keyOf(b.Hash); key != nil && bytes.HasPrefix(key, prefix) {
 			keys = append(keys, key)
 		}
 		next = at
@@ -116,17 +117,13 @@ func (s *Store) List(ns NS, prefix []byte, cursor uint64, n int) (keys [][]byte,
 	return keys, next
 }
 
-// keyOf reads a block's key; nil if the record is gone or damaged.
-func (s *Store) keyOf(b *index.Block) []byte {
-	head := make([]byte, record.HeaderBytes+int(b.KeyBytes))
-	off := int64(b.Off) * record.PageBytes
-	life := s.lifeOf(b)
-	if err := s.medium.Read(int(b.Segment), off, head); err != nil {
+// keyOf reads a block's key; nil if the block is gone or damaged.
+func (s *Store) keyOf(h record.Hash) (key []byte) {
+	b, found := s.hold(h, 0)
+	if !found {
 		return nil
 	}
-	h, err := s.secret.Get(head, record.Place{Life: life, Off: off})
-	if err != nil {
-		return nil
-	}
-	return h.Key
+	defer s.letGo(&b)
+	_ = s.header(&b, func(h record.Header) { key = bytes.Clone(h.Key) })
+	return key
 }

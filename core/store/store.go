@@ -90,17 +90,16 @@ type Store struct {
 	noted   atomic.Value           // the text that was logged last
 	live    atomic.Int64           // bytes of the records of all blocks
 	dirty   atomic.Int64           // bytes that were written and not flushed
-	failed  error                  // the latest failure to begin a segment
 
 	mu         sync.Mutex
 	segments   []segment
 	open       int // the segment that is written to, or none
 	closed     bool
+	failed     error  // the latest failure to begin a segment
 	seq        uint64 // of records
 	staged     int64
 	toSeal     []int
 	reclaiming bool
-	outdated   []index.Block // of recover
 
 	flushing sync.Mutex // one flush at a time
 	kick     chan struct{}
@@ -123,7 +122,7 @@ func Open(cfg Config) (s *Store, err error) {
 		rand.Read(s.secret[:])
 	}
 	if s.medium.Lasts() {
-		if err := s.recover(); err != nil {
+		if err := (&recovery{Store: s}).run(); err != nil {
 			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())
 		}
 	}

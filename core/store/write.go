@@ -196,11 +196,10 @@ func (s *Store) show(w *Writing) error {
 	w.block.Segment, w.block.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
 	w.block.Stamp = s.stamps.Add(1)
 	for {
-		there, added := s.index.Put(w.block)
-		if added {
+		if _, added := s.index.Put(w.block); added {
 			break
 		}
-		if err := s.compare(w, &there); err != nil {
+		if err := s.refuseKnown(w); err != nil {
 			return err
 		}
 	}
@@ -245,21 +244,17 @@ func (w *Writing) Abort() {
 	w.store.unstage(w)
 }
 
-// refuseKnown is ErrExists or ErrConflict if the key has a block.
+// refuseKnown is ErrExists or ErrConflict if the key has a block. One that is damaged is removed: then nil.
 func (s *Store) refuseKnown(w *Writing) error {
-	there, found := s.index.Get(w.block.Hash)
+	there, found := s.hold(w.block.Hash, 0)
 	if !found {
 		return nil
 	}
-	return s.compare(w, &there)
-}
-
-// compare says what a block is that is there already. One that is damaged is dropped: then nil.
-func (s *Store) compare(w *Writing, there *index.Block) error {
-	h, err := s.headerOf(there, w.header.Key)
+	defer s.letGo(&there)
+	h, err := s.headerOf(&there, w.header.Key)
 	switch {
 	case err != nil:
-		s.spoiled(there)
+		s.spoiled(&there)
 		return nil
 	case h.PayloadBytes == w.header.PayloadBytes && h.Tag == w.header.Tag:
 		s.counts.exists.Add(1)

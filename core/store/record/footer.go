@@ -19,11 +19,11 @@ type Entry struct {
 const EntryBytes = 56
 
 const (
-	tailBytes      = PageBytes
-	tailCheck      = 64
-	digestBytes    = len(Digest{})
-	maxFooterSpace = 1<<16 - 1
-	// Alive and dead are the values of an entry's mark. Anything but Alive is dead: a mark is
+	tailBytes     = PageBytes
+	tailCheck     = 64
+	digestBytes   = len(Digest{})
+	maxNamespaces = 1<<16 - 1
+	// alive and dead are the values of an entry's mark. Anything but Alive is dead: a mark is
 	// overwritten in place when a block is deleted, and no check covers it.
 	alive, dead = 0xa5, 0
 )
@@ -98,7 +98,7 @@ func GetTail(page []byte, life uint64, segmentBytes int64) (Tail, error) {
 		return Tail{}, ErrNone
 	}
 	entries, namespaces := le.Uint32(page[16:]), le.Uint32(page[20:])
-	if int64(entries) > segmentBytes/PageBytes || namespaces > maxFooterSpace {
+	if int64(entries) > segmentBytes/PageBytes || namespaces > maxNamespaces {
 		return Tail{}, ErrNone
 	}
 	t := Tail{int(entries), int(namespaces)}
