@@ -1,0 +1,97 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/moewire/moewire/core/store/server"
+)
+
+// relay is a cable to a server, which can be stopped, and flips bits if told to.
+type relay struct {
+	to      string
+	stopped atomic.Bool
+	flip    atomic.Int64 // of what the server sends, the byte of that number; 0: none
+	mu      sync.Mutex
+	record  bytes.Buffer // what clients have sent
+	conns   []net.Conn
+}
+
+// dial is Config.Dial.
+func (r *relay) dial(ctx context.Context, _ string) (Conn, error) {
+	far, err := dialTCP(ctx, r.to)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	near, err := dialTCP(ctx, l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	mid, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.conns = append(r.conns, mid, far)
+	r.mu.Unlock()
+	go r.carry(mid, far, true)
+	go r.carry(far, mid, false)
+	return near, nil
+}
+
+func (r *relay) carry(from, to net.Conn, sent bool) {
+	defer from.Close()
+	defer to.Close()
+	b := make([]byte, 64<<10)
+	total := int64(0)
+	for {
+		n, err := from.Read(b)
+		for r.stopped.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		if err != nil {
+			return
+		}
+		if sent {
+			r.mu.Lock()
+			r.record.Write(b[:n])
+			r.mu.Unlock()
+		} else if at := r.flip.Load() - total; at > 0 && at <= int64(n) {
+			b[at-1] ^= 4
+		}
+		total += int64(n)
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (r *relay) close() {
+	r.stopped.Store(false)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		_ = c.Close()
+	}
+}
+
+// relayed makes a client behind a cable.
+func relayed(t *testing.T, s *server.Server, timeout time.Duration) (*Client, *relay) {
+	t.Helper()
+	r := &relay{to: s.Addr().String()}
+	c := dial(t, one(s), func(c *Config) {
+		c.Dial, c.Timeout, c.ProbeMin, c.ProbeMax, c.Connect = r.dial, timeout, 20*time.Millisecond, 50*time.Millisecond, patience
+	})
+	t.Cleanup(r.close)
+	return c, r
+}
