@@ -1,8 +1,9 @@
 """vLLM with our offloading spec for the CPU and our tier: what outlives the engine, and what a bad
 store does to it.
 
-The store's client is a stand-in that keeps blocks in a folder. Each life is an engine in a process
-of its own. Everything in float32, where tokens are the same however they are computed.
+One test has a real server and its client. In the others the client is a stand-in that keeps blocks
+in a folder, and fails as it is told to. Each life is an engine in a process of its own. Everything
+in float32, where tokens are the same however they are computed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pytest
 import vllm_store_jobs as jobs
 from engine_server import EngineServer
 from vllm_tier_jobs import COUNT, DO_NOT_COUNT, ROW
+
+from harness.block_server import Served
 
 SECONDS = 240.0
 PATIENT = 5_000_000  # microseconds: a busy machine makes no miss of a hit
@@ -110,6 +113,30 @@ def test_a_bad_store_costs_no_engine_and_no_token(
     bad = counts["load_misses"] if how in ("lost", "short") else counts["lookup_failures"]
     assert (bad > 0) is (how != "full")
     assert answer["said_at_the_end"] == []
+
+
+def test_engine_and_server_start_again(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    """With a real store in files: then without an answer, in the middle of a life."""
+    files = ("--storage", "file", "--path", str(tmp_path / "blocks"), "--capacity", "64MiB")
+    with Served(tmp_path, *files) as server:
+
+        def live(timeout_us: int) -> Any:
+            given = {"servers": [server.address], "key_file": str(server.key)}
+            given |= {"type": "moewire", "timeout_us": timeout_us}
+            return launch(vllm_server, "vllm_store_jobs.life", model, given)
+
+        first = live(PATIENT)
+        assert server.end() == 0
+        server.start()
+        second = live(PATIENT)
+        assert first["ids"] == second["ids"] == alone["ids"]
+        assert first["cached"] == [0] * len(jobs.LENGTHS)
+        assert second["cached"] == [n * jobs.CHUNK for n in CHUNKS]
+        server.stop()
+        third = live(250_000)
+        assert third["ids"] == alone["ids"] and third["cached"] == [0] * len(jobs.LENGTHS)
 
 
 def test_a_full_store_takes_nothing_and_is_asked_all_the_same(

@@ -111,7 +111,7 @@ def _of_tier(llm: Any) -> dict[str, Any]:
     return {
         "counts": asdict(tier._counts),
         "backlog": tier._transfers.backlog,
-        "registered": tier._requests._client.registered,
+        "registered": getattr(tier._requests._client, "registered", None),  # of the stand-in
         "namespace": tier.namespace._asdict(),
         "active": _plugin.active(_engines.VLLM),
     }
