@@ -17,6 +17,8 @@ type NS uint16
 
 // names are the namespaces of a store, by number and by digest.
 type names struct {
+	key tag.Key
+
 	mu       sync.RWMutex
 	all      []*namespace
 	byDigest map[record.Digest]NS
@@ -31,6 +33,9 @@ type namespace struct {
 	blocks, bytes atomic.Int64 // that are there now
 	hits, misses  atomic.Uint64
 }
+
+// TagKey is what the tags of this store's blocks are made with, as long as it has its medium.
+func (s *Store) TagKey() tag.Key { return s.names.key }
 
 // Namespace gives a namespace its number. label is what people see of it; the last one counts. ErrNamespaces at the bound.
 func (s *Store) Namespace(digest record.Digest, label string) (NS, error) {
@@ -56,7 +61,7 @@ func (n *names) number(digest record.Digest) (NS, error) {
 		n.byDigest = map[record.Digest]NS{}
 	}
 	ns := NS(len(n.all))
-	n.all = append(n.all, &namespace{digest: digest, tagger: tag.New(digest)})
+	n.all = append(n.all, &namespace{digest: digest, tagger: tag.New(n.key, digest)})
 	n.byDigest[digest] = ns
 	return ns, nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/store/record"
+	"github.com/moewire/moewire/core/store/tag"
 )
 
 // Sentinels.
@@ -121,6 +122,7 @@ func Open(cfg Config) (s *Store, err error) {
 	if s.secret == (record.Secret{}) {
 		rand.Read(s.secret[:])
 	}
+	s.names.key = tag.Key(s.secret.ForTags())
 	if s.medium.Lasts() {
 		if err := (&recovery{Store: s}).run(); err != nil {
 			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())

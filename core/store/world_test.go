@@ -29,8 +29,8 @@ func digestOf(name string) record.Digest { return sha256.Sum256([]byte(name)) }
 
 func newWorld(t *testing.T, seed uint64, m medium.Medium, config Config) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 5)), digest: digestOf("model"), config: config}
-	w.tagger = tag.New(w.digest)
 	w.open(m)
+	w.tagger = tag.New(w.s.TagKey(), w.digest)
 	t.Cleanup(func() { require.NoError(t, w.s.Close()) })
 	return w
 }

@@ -40,7 +40,7 @@ func BenchmarkProtect(b *testing.B) {
 		run("copy", func() { copy(into[0], payload) })
 		run("sha256", func() { plain.Reset(); plain.Write(payload); sum = plain.Sum(sum[:0]) })
 		run("hmac", func() { keyed.Reset(); keyed.Write(payload); sum = keyed.Sum(sum[:0]) })
-		run("digest", func() { c.sealer.of(1, list) })
+		run("digest", func() { c.sealer.of(1, int64(size), list) })
 		run("digest-in-pieces", func() {
 			digest.begin(1, int64(size))
 			for p := payload; len(p) > 0; {

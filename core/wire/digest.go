@@ -37,7 +37,7 @@ type Digest struct {
 	tags     hash.Hash
 	want     [tagBytes]byte
 	seq      uint64
-	total    int64 // of the payload
+	total    int64 // of what is covered of the payload
 	given    int64
 	chunk    uint32
 	fill     int
@@ -58,7 +58,7 @@ func newDigest(mac *gmac.MAC, counters *Counters) *Digest {
 
 // Begin prepares for the payload of a head that OpenHead has returned.
 func (d *Digest) Begin(head *Head) {
-	d.begin(head.Seq, head.PayloadBytes)
+	d.begin(head.Seq, head.PayloadBytes-int64(head.ApartBytes))
 	d.want = head.digest
 }
 
@@ -119,7 +119,7 @@ func (d *Digest) finish() *[tagBytes]byte {
 	return &d.sum
 }
 
-// Check says whether the bytes written are the whole payload that the header announces:
+// Check says whether the bytes written are all that the header's digest covers:
 // nil, or ErrPayload. On ErrPayload the destination holds bytes that must not be used,
 // and the connection should be closed.
 func (d *Digest) Check() error {
@@ -130,15 +130,13 @@ func (d *Digest) Check() error {
 	return nil
 }
 
-// of is the digest of a payload that is there as a whole.
-func (d *Digest) of(seq uint64, payload [][]byte) [tagBytes]byte {
-	total := int64(0)
-	for _, p := range payload {
-		total += int64(len(p))
-	}
+// of is the digest of the first bytes of a payload that is there as a whole.
+func (d *Digest) of(seq uint64, total int64, payload [][]byte) [tagBytes]byte {
 	d.begin(seq, total)
 	for _, p := range payload {
-		d.Write(p)
+		n := min(total, int64(len(p)))
+		d.Write(p[:n])
+		total -= n
 	}
 	return *d.finish()
 }

@@ -268,8 +268,9 @@ func (h *Handshake) establish(welcome *helloFrame) {
 		out, in = in, out
 	}
 	h.session = &Session{
-		role: h.role, protection: h.config.Protection, ordered: h.config.Ordered,
-		keyID: h.keyID, id: binary.LittleEndian.Uint64(key(labelSession, sessionIDBytes)),
+		role: h.role, protection: h.config.Protection, ordered: h.config.Ordered, apart: h.config.Apart,
+		export: [KeyBytes]byte(key(labelExport, KeyBytes)),
+		keyID:  h.keyID, id: binary.LittleEndian.Uint64(key(labelSession, sessionIDBytes)),
 		maxPayload: h.config.MaxPayloadBytes, codes: h.config.Codes,
 		counters: h.config.Counters, now: h.config.Now,
 		out: newSigner(key(labelHeader+out, KeyBytes)), in: newSigner(key(labelHeader+in, KeyBytes)),

@@ -71,6 +71,10 @@ type Head struct {
 	// PayloadBytes is the length of the payload, as it was before encryption.
 	// Seal sets it.
 	PayloadBytes int64
+	// ApartBytes is how many bytes at the end of the payload the digest does not cover: they
+	// have a check of their own, in the part that it does cover. Only in sessions with
+	// Config.Apart. Under ProtectEncrypt everything is covered, and Seal sets it to 0.
+	ApartBytes uint32
 	// Extra travels in the header, authenticated before anything else of the
 	// message is believed: where a payload goes, for instance. At most
 	// MaxExtraBytes. After OpenHead it is a part of the frame's memory.
@@ -105,7 +109,7 @@ func putHead(b []byte, h *Head, s *Session) {
 	binary.LittleEndian.PutUint64(b[32:], uint64(h.PayloadBytes))
 	b[40], b[41] = h.Code, 0
 	binary.LittleEndian.PutUint16(b[42:], h.Status)
-	binary.LittleEndian.PutUint32(b[44:], 0)
+	binary.LittleEndian.PutUint32(b[44:], h.ApartBytes)
 	copy(b[48:HeadBytes], h.digest[:])
 }
 
@@ -119,6 +123,7 @@ func getHead(b []byte) Head {
 		Request:      binary.LittleEndian.Uint64(b[24:]),
 		Seq:          binary.LittleEndian.Uint64(b[16:]),
 		PayloadBytes: int64(binary.LittleEndian.Uint64(b[32:])),
+		ApartBytes:   binary.LittleEndian.Uint32(b[44:]),
 		Extra:        b[HeadBytes:],
 	}
 	copy(h.digest[:], b[48:HeadBytes])

@@ -48,6 +48,9 @@ type Config struct {
 	// a message that is missing is noticed at the next one. Otherwise messages
 	// may come up to WindowNum late, once each.
 	Ordered bool
+	// Apart lets payloads have an end that the digest does not cover (Head.ApartBytes). For
+	// protocols with checks of their own that nobody without a key can make.
+	Apart bool
 	// MaxPayloadBytes bounds payloads, both ways. Needed.
 	MaxPayloadBytes int64
 	// Codes are the message codes that there are; nil means all.

@@ -19,6 +19,7 @@ const (
 	labelSession   = "moewire 2 session id"
 	labelHeader    = "moewire 2 header from "
 	labelPayload   = "moewire 2 payload from "
+	labelExport    = "moewire 2 export"
 	fromClient     = "client"
 	fromServer     = "server"
 	sessionIDBytes = 8

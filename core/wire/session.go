@@ -2,6 +2,8 @@ package wire
 
 import (
 	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -44,6 +46,8 @@ type Session struct {
 	role       Role
 	protection Protection
 	ordered    bool
+	apart      bool
+	export     [KeyBytes]byte
 	keyID      uint32
 	id         uint64
 	maxPayload int64
@@ -68,6 +72,14 @@ type Session struct {
 // ID names the session in both processes; it is no secret.
 func (s *Session) ID() uint64 { return s.id }
 
+// Export derives a secret that both sides have and nobody else has. Another label, and
+// another session, give another one.
+func (s *Session) Export(label string) [KeyBytes]byte {
+	mac := hmac.New(sha256.New, s.export[:])
+	mac.Write([]byte(label))
+	return [KeyBytes]byte(mac.Sum(nil))
+}
+
 // Protection is what both sides have agreed on.
 func (s *Session) Protection() Protection { return s.protection }
 
@@ -88,7 +100,7 @@ func (s *Session) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden)
 // Under ProtectEncrypt the payload's bytes are not what follows: an Encryptor
 // makes those, and Seal uses the pieces for their length only.
 //
-// ErrLength when the payload or Extra is over its bound, ErrCode for a code
+// ErrLength when the payload or Extra is over its bound, or ApartBytes over the payload, ErrCode for a code
 // that the session does not have, ErrExhausted at the end of the sequence
 // numbers: dst is as it was.
 func (s *Session) Seal(dst []byte, head *Head, payload ...[]byte) ([]byte, error) {
@@ -99,7 +111,9 @@ func (s *Session) Seal(dst []byte, head *Head, payload ...[]byte) ([]byte, error
 	s.outSeq++
 	head.Seq, head.PayloadBytes, head.digest = s.outSeq, total, [tagBytes]byte{}
 	if s.protection == ProtectDigest {
-		head.digest = s.sealer.of(head.Seq, payload)
+		head.digest = s.sealer.of(head.Seq, total-int64(head.ApartBytes), payload)
+	} else {
+		head.ApartBytes = 0
 	}
 	n := headBytes + len(head.Extra) + TrailerBytes
 	dst = slices.Grow(dst, n)
@@ -117,8 +131,10 @@ func (s *Session) sealable(head *Head, payload [][]byte) (int64, error) {
 		total += int64(len(p))
 	}
 	switch {
-	case len(head.Extra) > MaxExtraBytes, total > s.maxPayload:
+	case len(head.Extra) > MaxExtraBytes, total > s.maxPayload, int64(head.ApartBytes) > total:
 		return 0, ErrLength
+	case head.ApartBytes > 0 && !s.apart:
+		return 0, ErrField
 	case !s.codes.Has(head.Code):
 		return 0, ErrCode
 	case s.outSeq == 1<<64-1:
@@ -197,10 +213,16 @@ func (s *Session) judge(b []byte) Reason {
 		return ErrReplay
 	case s.ordered && seq != s.window.highest+1:
 		return ErrGap
-	case b[3]&^knownFlags != 0, b[41] != 0, binary.LittleEndian.Uint32(b[44:]) != 0:
+	case b[3]&^knownFlags != 0, b[41] != 0, !s.mayLeave(b):
 		return ErrField
 	}
 	return 0
+}
+
+// mayLeave reports whether the digest may leave out what a genuine header says.
+func (s *Session) mayLeave(b []byte) bool {
+	apart, total := binary.LittleEndian.Uint32(b[44:]), binary.LittleEndian.Uint64(b[32:])
+	return apart == 0 || s.apart && s.protection == ProtectDigest && uint64(apart) <= total
 }
 
 // PayloadWireBytes is how many bytes follow the frame of head.

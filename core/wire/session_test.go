@@ -377,3 +377,22 @@ func TestReasons(t *testing.T) {
 	require.Equal(t, "wire: no reason", fmt.Sprint(Reason(200)))
 	require.Zero(t, (&Counters{}).Refused(200))
 }
+
+// What the digest leaves out is said in the header, at most the payload, and only where both
+// sides know of it.
+func TestApart(t *testing.T) {
+	apart := func(c *Config) { c.Apart = true }
+	client, server, _ := shakeHands(t, testConfig(t, apart), testConfig(t, apart))
+	good := sealedIn(t, client, &Head{Code: 1, ApartBytes: 9}, make([]byte, 9))
+	_, err := server.OpenHead(forge(client, good, func(b []byte) { b[44] = 10 }))
+	require.ErrorIs(t, err, ErrField)
+	head, err := server.OpenHead(good)
+	require.NoError(t, err)
+	require.EqualValues(t, 9, head.ApartBytes)
+	_, err = client.Seal(nil, &Head{Code: 1, ApartBytes: 10}, make([]byte, 9))
+	require.ErrorIs(t, err, ErrLength)
+
+	without, _, _ := shakeHands(t, testConfig(t), testConfig(t))
+	_, err = without.Seal(nil, &Head{Code: 1, ApartBytes: 1}, make([]byte, 9))
+	require.ErrorIs(t, err, ErrField)
+}

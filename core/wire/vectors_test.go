@@ -38,6 +38,7 @@ type handshakeVector struct {
 	Confirm     string
 	Refusal     string // of the same hello, because it was declined
 	SessionID   uint64
+	Exported    string // for the label "vectors"
 	Messages    []messageVector
 }
 
@@ -51,6 +52,7 @@ type messageVector struct {
 	Request      uint64
 	Seq          uint64
 	PayloadBytes int
+	ApartBytes   uint32
 	Extra        string
 	Frame        string
 	WireBytes    int // what follows the frame
@@ -111,11 +113,15 @@ func patterned(size int) []byte {
 
 func makeHandshake(t *testing.T, p Protection) handshakeVector {
 	client := testConfig(t, func(c *Config) {
-		c.Self, c.Peer, c.Blob, c.Protection, c.rand = idA, idB, []byte("rank 3, epoch 9"), p, &counting{0}
+		c.Self, c.Peer, c.Blob, c.Protection, c.Apart, c.rand = idA, idB, []byte("rank 3, epoch 9"), p, true, &counting{0}
 	})
-	server := testConfig(t, func(c *Config) { c.Self, c.Blob, c.Protection, c.rand = idB, []byte("rank 0"), p, &counting{100} })
+	server := testConfig(t, func(c *Config) {
+		c.Self, c.Blob, c.Protection, c.Apart, c.rand = idB, []byte("rank 0"), p, true, &counting{100}
+	})
 	a, b, r := shakeHands(t, client, server)
+	exported := a.Export("vectors")
 	v := handshakeVector{
+		Exported:   hex.EncodeToString(exported[:]),
 		Protection: uint8(p), KeyID: a.keyID, SessionID: a.ID(),
 		ClientNonce: hex.EncodeToString(r.hello[12:44]), ServerNonce: hex.EncodeToString(r.welcome[44:76]),
 		ClientID: hex.EncodeToString(idA[:]), ServerID: hex.EncodeToString(idB[:]),
@@ -125,8 +131,9 @@ func makeHandshake(t *testing.T, p Protection) handshakeVector {
 	}
 	for _, s := range []*Session{a, b} {
 		for _, size := range []int{0, 1, 333, ChunkBytes + 21} {
-			v.Messages = append(v.Messages, makeMessage(t, s, size))
+			v.Messages = append(v.Messages, makeMessage(t, s, size, 0))
 		}
+		v.Messages = append(v.Messages, makeMessage(t, s, 2*ChunkBytes, ChunkBytes-5), makeMessage(t, s, 9, 9))
 	}
 	return v
 }
@@ -140,10 +147,10 @@ func declined(t *testing.T, hello []byte, server Config) []byte {
 	return out
 }
 
-func makeMessage(t *testing.T, s *Session, size int) messageVector {
+func makeMessage(t *testing.T, s *Session, size int, apart uint32) messageVector {
 	payload := patterned(size)
 	server := s.role == RoleServer
-	head := Head{Code: 0x80, Reply: server, Refused: server && size == 0, Status: uint16(size), Request: 1<<40 + uint64(size), Extra: payload[:min(size, 13)]}
+	head := Head{Code: 0x80, Reply: server, Refused: server && size == 0, Status: uint16(size), Request: 1<<40 + uint64(size), ApartBytes: apart, Extra: payload[:min(size, 13)]}
 	frame := sealedIn(t, s, &head, payload)
 	sent := payload
 	if s.protection == ProtectEncrypt {
@@ -153,7 +160,7 @@ func makeMessage(t *testing.T, s *Session, size int) messageVector {
 	}
 	return messageVector{
 		FromServer: server, Code: head.Code, Reply: head.Reply, Refused: head.Refused, Status: head.Status,
-		Request: head.Request, Seq: head.Seq, PayloadBytes: size, Extra: hex.EncodeToString(head.Extra),
+		Request: head.Request, Seq: head.Seq, PayloadBytes: size, ApartBytes: head.ApartBytes, Extra: hex.EncodeToString(head.Extra),
 		Frame: hex.EncodeToString(frame), WireBytes: len(sent), WireSHA256: sha256Hex(sent),
 	}
 }

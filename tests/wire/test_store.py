@@ -58,8 +58,9 @@ def table(keys: list[str]) -> bytes:
     return b"".join(struct.pack("<H", len(key.encode())) + key.encode() for key in keys)
 
 
-def tag(namespace: bytes, key: bytes, block: bytes) -> bytes:
-    secret = hashlib.sha256(b"moewire block tag" + namespace).digest()
+def tag(tag_key: bytes, namespace: bytes, key: bytes, block: bytes) -> bytes:
+    secret = hashlib.sha256(b"moewire block tag" + tag_key + namespace).digest()
+    outer = hashlib.sha256(b"moewire block tags" + tag_key + namespace).digest()
     said = b"moewire block nonce" + key + struct.pack("<Q", len(block))
     nonce = hashlib.sha256(said).digest()[:12]
     last = int.from_bytes(nonce[8:], "little")
@@ -72,7 +73,7 @@ def tag(namespace: bytes, key: bytes, block: bytes) -> bytes:
         )[1]
         for i, at in enumerate(range(0, len(block), CHUNK_BYTES))
     ]
-    return hashlib.sha256(b"".join(tags)).digest()[:16]
+    return hashlib.sha256(outer + b"".join(tags)).digest()[:16]
 
 
 def test_codes_and_statuses() -> None:
@@ -101,7 +102,7 @@ def test_opened() -> None:
     vector: dict[str, Any] = VECTORS["Opened"]
     names = ["Namespace", "NumKeys", "BatchBytes", "BlockBytes", "Contexts", "Storage"]
     encoded = struct.pack("<IIQQIB3x", *(vector[name] for name in names))
-    assert encoded.hex() + vector["Boot"] == vector["Encoded"]
+    assert encoded.hex() + vector["Boot"] + vector["TagKey"] == vector["Encoded"]
 
 
 def test_parts_and_entries() -> None:
@@ -125,7 +126,8 @@ def test_tables() -> None:
 
 
 def test_tags() -> None:
+    tag_key = bytes.fromhex(VECTORS["Opened"]["TagKey"])
     for vector in VECTORS["Tags"]:
         block = bytes((7 * i + 3) % 256 for i in range(vector["BlockBytes"]))
         namespace, key = bytes.fromhex(vector["Namespace"]), bytes.fromhex(vector["Key"])
-        assert tag(namespace, key, block).hex() == vector["Tag"]
+        assert tag(tag_key, namespace, key, block).hex() == vector["Tag"]

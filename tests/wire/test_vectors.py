@@ -61,6 +61,7 @@ def session_keys(shake: dict[str, Any]) -> dict[str, bytes]:
     secret = keyring()[shake["KeyID"]]
     labels = [
         "session id",
+        "export",
         *(f"{what} from {who}" for what in ("header", "payload") for who in ("client", "server")),
     ]
     return {
@@ -96,6 +97,7 @@ def test_handshake(shake: dict[str, Any]) -> None:
     confirm = hello(shake, CONFIRM, server_nonce=nonce)
     assert framed(keys["header from client"], confirm).hex() == shake["Confirm"]
     assert int.from_bytes(keys["session id"], "little") == shake["SessionID"]
+    assert hmac.digest(keys["export"], b"vectors", "sha256").hex() == shake["Exported"]
 
 
 def chunks(payload: bytes, seq: int) -> list[tuple[bytes, bytes]]:
@@ -126,11 +128,12 @@ def test_messages(shake: dict[str, Any]) -> None:
         if shake["Protection"] == ENCRYPT:
             said, sent = bytes(32), encrypted(key, payload, seq)
         else:
-            said, sent = digest(key, payload, seq), payload
+            covered = payload[: len(payload) - message["ApartBytes"]]
+            said, sent = digest(key, covered, seq), payload
         flags = message["FromServer"] | message["Reply"] << 1 | message["Refused"] << 2
         header = struct.pack("<BBBBI", 2, MESSAGE, shake["Protection"], flags, shake["KeyID"])
         header += struct.pack("<QQQQ", shake["SessionID"], seq, message["Request"], len(payload))
-        header += struct.pack("<BBHI", message["Code"], 0, message["Status"], 0)
+        header += struct.pack("<BBHI", message["Code"], 0, message["Status"], message["ApartBytes"])
         header += said + bytes.fromhex(message["Extra"])
         assert framed(keys[f"header from {sender}"], header).hex() == message["Frame"]
         assert len(sent) == message["WireBytes"]

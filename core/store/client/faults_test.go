@@ -156,7 +156,9 @@ func TestFlippedBits(t *testing.T) {
 		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, 3*time.Second, time.Millisecond, "%d: %+v", at, &c.counts)
 	}
 	c := dial(t, one(s))
-	mustGet(t, c, "key", data)
+	mustGet(t, c, "key", data) // the server has looked, and kept it
+	require.NotZero(t, s.Counters().Changed.Load())
+	require.Zero(t, s.Counters().BadReads.Load())
 	engine.Spoil("key")
 	got, err := c.Get([]byte("key"))
 	require.NoError(t, err)

@@ -21,7 +21,10 @@ type liar struct {
 	head    wire.Head
 	payload []byte
 	keys    *wire.Keyring
+	secret  [32]byte
 }
+
+var liarsKey = tag.Key{1, 2, 3}
 
 func (s *liar) dial(context.Context, string) (Conn, error) {
 	near, far := net.Pipe()
@@ -34,6 +37,7 @@ func (s *liar) dial(context.Context, string) (Conn, error) {
 		if err != nil {
 			return
 		}
+		s.secret = session.Export(message.TagSecret)
 		s.serve(stream.NewReader(far, session, stream.Limits{Idle: patience, Total: patience}), stream.NewWriter(far, session, patience, nil))
 	}()
 	return near, nil
@@ -47,7 +51,7 @@ func (s *liar) serve(in *stream.Reader, out *stream.Writer) {
 		}
 		head, payload := s.head, s.payload
 		if request.Code == message.Open {
-			o := message.Opened{NumKeys: 512, BatchBytes: 1 << 20, BlockBytes: 1 << 20, Contexts: 4}
+			o := message.Opened{NumKeys: 512, BatchBytes: 1 << 20, BlockBytes: 1 << 20, Contexts: 4, TagKey: liarsKey.Mask(s.secret)}
 			head, payload = wire.Head{Code: message.Open, Reply: true}, o.Encode(make([]byte, message.OpenedBytes))
 		}
 		head.Request = request.Request
@@ -62,17 +66,20 @@ func (s *liar) serve(in *stream.Reader, out *stream.Writer) {
 func FuzzHostileServer(f *testing.F) {
 	ring := keys(f, keyA)
 	block := []byte("block")
-	right := tag.New((&message.Namespace{}).Digest()).Of([]byte("key"), block)
+	right := tag.New(liarsKey, (&message.Namespace{}).Digest()).Of([]byte("key"), block)
 	e := message.Entry{Bytes: 5, Tag: right}
 	miss := message.Entry{Status: message.Miss}
 	p := message.Part{NumKeys: 2, Last: true}
 	extra := p.Encode(make([]byte, message.PartExtraBytes))
-	f.Add(byte(message.Get), uint16(0), false, extra, append(miss.Append(e.Append(nil)), block...))
-	f.Add(byte(message.Exists), uint16(0), false, []byte(nil), message.AppendFound(nil, 1, []bool{true, false}))
-	f.Add(byte(message.Get), uint16(7), true, []byte(nil), []byte("text"))
-	f.Fuzz(func(t *testing.T, code byte, status uint16, refused bool, extra, payload []byte) {
+	f.Add(byte(message.Get), uint16(0), false, uint32(5), extra, append(miss.Append(e.Append(nil)), block...))
+	f.Add(byte(message.Exists), uint16(0), false, uint32(0), []byte(nil), message.AppendFound(nil, 1, []bool{true, false}))
+	f.Add(byte(message.Get), uint16(7), true, uint32(0), []byte(nil), []byte("text"))
+	f.Fuzz(func(t *testing.T, code byte, status uint16, refused bool, apart uint32, extra, payload []byte) {
 		s := &liar{
-			head:    wire.Head{Code: code, Status: status, Reply: true, Refused: refused, Extra: extra[:min(len(extra), wire.MaxExtraBytes)]},
+			head: wire.Head{
+				Code: code, Status: status, Reply: true, Refused: refused,
+				ApartBytes: apart % uint32(len(payload)+1), Extra: extra[:min(len(extra), wire.MaxExtraBytes)],
+			},
 			payload: payload, keys: ring,
 		}
 		c, err := Open(Config{
@@ -102,7 +109,7 @@ func FuzzHostileServer(f *testing.F) {
 // server leaves out must not look like an answer.
 func TestPartsHaveAnOrder(t *testing.T) {
 	block := []byte("block")
-	e := message.Entry{Bytes: 5, Tag: tag.New((&message.Namespace{}).Digest()).Of([]byte("other"), block)}
+	e := message.Entry{Bytes: 5, Tag: tag.New(liarsKey, (&message.Namespace{}).Digest()).Of([]byte("other"), block)}
 	p := message.Part{First: 1, NumKeys: 1, Last: true}
 	s := &liar{
 		head:    wire.Head{Code: message.Get, Reply: true, Extra: p.Encode(make([]byte, message.PartExtraBytes))},

@@ -79,7 +79,7 @@ func (l *Lease) Read(pieces [][]byte) (bool, error) {
 	if size(pieces) < l.bytes {
 		return false, fmt.Errorf("%w: buffers of %d bytes given for a block of %d", ErrArgument, size(pieces), l.bytes)
 	}
-	tagger := tag.New(l.client.digest)
+	tagger := l.link.tags.Clone()
 	tagger.Begin(l.key, l.bytes)
 	dst := slices.Clone(pieces)
 	for off := 0; off < l.bytes; {

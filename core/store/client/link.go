@@ -18,6 +18,9 @@ import (
 // errHung is why a link ends over which nothing comes any more.
 var errHung = errors.New("the server does not answer")
 
+// errChanged is why a link ends that has brought other bytes than the server has sent.
+var errChanged = errors.New("a block was changed on its way from the server")
+
 // link is one connection to a server. Its parts are its own until it has ended, and
 // complete then: so no memory of a caller is touched after its completion.
 type link struct {
@@ -25,6 +28,8 @@ type link struct {
 	nc     net.Conn
 	in     *stream.Reader
 	opened message.Opened
+	secret [32]byte    // masks the key of tags
+	tags   *tag.Tagger // to be cloned
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -53,8 +58,7 @@ type link struct {
 
 func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	timeout := p.client.cfg.Timeout
-	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, maker: tag.New(p.client.digest)}
-	l.checker = l.maker.Clone()
+	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, secret: session.Export(message.TagSecret)}
 	l.wake.L = &l.mu
 	l.in = stream.NewReader(nc, session, stream.Limits{Idle: timeout, Total: time.Minute})
 	l.out = stream.NewWriter(nc, session, timeout, func() { l.wrote.Store(stream.Now()) })
@@ -89,6 +93,8 @@ func (l *link) open() error {
 	if err := l.opened.Decode(reply); err != nil {
 		return err
 	}
+	l.tags = tag.New(l.opened.TagKey.Mask(l.secret), l.peer.client.digest)
+	l.maker, l.checker = l.tags.Clone(), l.tags.Clone()
 	return l.nc.SetDeadline(time.Time{})
 }
 
@@ -260,6 +266,9 @@ func (l *link) write(id uint64, t *part) error {
 		l.pieces = append(l.pieces, t.bufs[0]...)
 	}
 	l.head = wire.Head{Code: t.code, Request: id, Extra: said.Encode(l.extra[:])}
+	if t.code == message.Put {
+		l.head.ApartBytes = uint32(t.bytes) // it has a tag
+	}
 	err := l.out.Append(&l.head, l.pieces)
 	clear(l.pieces)
 	return err

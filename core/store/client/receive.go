@@ -75,10 +75,22 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 		counts.count(status)
 		l.accept(t, 0, t.bytes)
 		return true, nil
+	case message.Bad:
+		return true, l.judged(head)
 	case message.Exists, message.Delete, message.Pin:
 		return true, l.found(head, t)
 	}
 	return true, l.in.End()
+}
+
+// judged reads what the server says of a block that did not fit its tag: where it is right,
+// this connection has changed it.
+func (l *link) judged(head *wire.Head) error {
+	wrong, err := l.bits(head, 1)
+	if err == nil && !wrong[0] {
+		err = errChanged
+	}
+	return err
 }
 
 // accept says that a key is done well.
@@ -88,20 +100,26 @@ func (l *link) accept(t *part, i, n int) {
 	}
 }
 
-func (l *link) found(head *wire.Head, t *part) error {
-	n := len(t.keys)
+// bits reads a bit for each of n keys.
+func (l *link) bits(head *wire.Head, n int) ([]bool, error) {
 	if head.PayloadBytes != int64(message.FoundBytes(n)) {
-		return message.ErrMalformed
+		return nil, message.ErrMalformed
 	}
 	b := l.room(message.FoundBytes(n))
 	if err := l.in.Read(b); err != nil {
-		return err
+		return nil, err
 	}
 	if err := l.in.End(); err != nil {
-		return err
+		return nil, err
 	}
 	found := l.marks(n)
-	if _, err := message.Found(b, found); err != nil {
+	_, err := message.Found(b, found)
+	return found, err
+}
+
+func (l *link) found(head *wire.Head, t *part) error {
+	found, err := l.bits(head, len(t.keys))
+	if err != nil {
 		return err
 	}
 	for i, yes := range found {
@@ -249,7 +267,7 @@ func (l *link) scatter(dst [][]byte, off, n int) error {
 		n -= len(p)
 		for len(p) > 0 {
 			m := min(len(p), 256<<10)
-			if err := l.in.Read(p[:m]); err != nil {
+			if err := l.in.ReadBlock(p[:m]); err != nil {
 				return err
 			}
 			l.checker.Write(p[:m])
@@ -266,7 +284,7 @@ func (l *link) skip(n int) error {
 	var scratch [tag.ChunkBytes]byte
 	for n > 0 {
 		m := min(n, len(scratch))
-		if err := l.in.Read(scratch[:m]); err != nil {
+		if err := l.in.ReadBlock(scratch[:m]); err != nil {
 			return err
 		}
 		n -= m
@@ -295,7 +313,7 @@ func (l *link) note(t *part, at int, e *message.Entry, f fate) {
 	switch {
 	case t.call == nil:
 		return
-	case f == fateBad: // somewhere between the writer and here, and not in this connection
+	case f == fateBad: // somewhere between the writer and here
 		counts.BadTags.Add(1)
 		l.complain(t.keys[at])
 	case f == fateGood:

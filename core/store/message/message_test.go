@@ -27,6 +27,9 @@ func sampleOpened() Opened {
 	for i := range o.Boot {
 		o.Boot[i] = byte(0x80 + i)
 	}
+	for i := range o.TagKey {
+		o.TagKey[i] = byte(0xf0 - i)
+	}
 	return o
 }
 

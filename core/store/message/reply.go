@@ -12,8 +12,11 @@ func Hello() []byte { return []byte{'M', 'W', 'S', 'T', Version, 0} }
 // IsHello reports whether the other side speaks this format.
 func IsHello(blob []byte) bool { return string(blob) == string(Hello()) }
 
+// TagSecret is the label of the session's secret that masks TagKey.
+const TagSecret = "moewire block tags"
+
 // OpenedBytes is the length of an Opened.
-const OpenedBytes = 48
+const OpenedBytes = 80
 
 // Opened is the reply to open.
 type Opened struct {
@@ -24,6 +27,7 @@ type Opened struct {
 	Contexts   uint32   // requests at a time
 	Storage    uint8    // 1 memory, 2 file, 3 direct
 	Boot       [16]byte // random, another one after every start of the server
+	TagKey     tag.Key  // masked by the session's TagSecret
 }
 
 // Encode writes it to the beginning of b, OpenedBytes long, and returns it.
@@ -36,6 +40,7 @@ func (o *Opened) Encode(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b[24:], o.Contexts)
 	b[28], b[29], b[30], b[31] = o.Storage, 0, 0, 0
 	copy(b[32:], o.Boot[:])
+	copy(b[48:], o.TagKey[:])
 	return b
 }
 
@@ -53,6 +58,7 @@ func (o *Opened) Decode(b []byte) error {
 		Contexts:   binary.LittleEndian.Uint32(b[24:]),
 		Storage:    b[28],
 		Boot:       [16]byte(b[32:48]),
+		TagKey:     tag.Key(b[48:80]),
 	}
 	ok := o.NumKeys > 0 && o.NumKeys <= MaxKeys && o.BatchBytes > 0 && o.BatchBytes <= MaxBatchBytes &&
 		o.BlockBytes > 0 && o.BlockBytes <= MaxBlockBytes && o.Contexts > 0 && o.Contexts <= 1<<16

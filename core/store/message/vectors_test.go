@@ -45,6 +45,7 @@ type requestVector struct {
 type openedVector struct {
 	Opened
 	Boot    string
+	TagKey  string
 	Encoded string
 }
 
@@ -108,7 +109,7 @@ func makeVectors() vectors {
 		v.Requests = append(v.Requests, requestVector{r, hex.EncodeToString(r.Tag[:]), hex.EncodeToString(r.Encode(make([]byte, RequestBytes)))})
 	}
 	o := sampleOpened()
-	v.Opened = openedVector{o, hex.EncodeToString(o.Boot[:]), hex.EncodeToString(o.Encode(make([]byte, OpenedBytes)))}
+	v.Opened = openedVector{o, hex.EncodeToString(o.Boot[:]), hex.EncodeToString(o.TagKey[:]), hex.EncodeToString(o.Encode(make([]byte, OpenedBytes)))}
 	for _, p := range []Part{{First: 1, NumKeys: 300}, {First: 511, NumKeys: 1, Last: true, Offset: 3 * PartBytes}} {
 		v.Parts = append(v.Parts, partVector{p, hex.EncodeToString(p.Encode(make([]byte, PartExtraBytes)))})
 	}
@@ -134,7 +135,7 @@ func digestOf(n *Namespace) string {
 }
 
 func makeTags(n *Namespace) (list []tagVector) {
-	tagger := tag.New(n.Digest())
+	tagger := tag.New(sampleOpened().TagKey, n.Digest())
 	for _, size := range []int{0, 1, 333, tag.ChunkBytes, tag.ChunkBytes + 1, 2*tag.ChunkBytes + 21} {
 		key, block := []byte{byte(size), 0xff, 'k'}, make([]byte, size)
 		for i := range block {

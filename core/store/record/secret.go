@@ -20,6 +20,7 @@ const (
 	forRecord
 	forSegment
 	forFooter
+	forTags
 )
 
 // Hash of a block's namespace and key.
@@ -31,6 +32,12 @@ func (s *Secret) Hash(namespace *Digest, key []byte) Hash {
 	b = append(b, key...)
 	sum := sha256.Sum256(b)
 	return Hash(sum[:])
+}
+
+// ForTags is what the tags of a store's blocks are made with. Who has it does not know the
+// secret.
+func (s *Secret) ForTags() [sha256.Size]byte {
+	return sha256.Sum256(append([]byte{forTags}, s[:]...))
 }
 
 // check covers the header of a record, its key and its place.

@@ -23,6 +23,7 @@ type steady struct {
 func (s *steady) Namespace([32]byte, string) (store.NS, error)      { return 0, nil }
 func (s *steady) MaxBlockBytes(int) int64                           { return int64(len(s.block)) }
 func (s *steady) Allocate(store.Allocation) (server.Writing, error) { return s, nil }
+func (s *steady) TagKey() tag.Key                                   { return tag.Key{} }
 func (s *steady) Buffer() []byte                                    { return s.block }
 func (s *steady) Commit() error                                     { return nil }
 func (s *steady) Abort()                                            {}
@@ -53,9 +54,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			engine := &steady{block: make([]byte, 100<<10)}
 			s, _ := serve(t, func(c *server.Config) { c.Store, c.Protection = engine, p })
-			r, err := connect(t, s, func(c *wire.Config) { c.Protection = p })
-			require.NoError(t, err)
-			r.do(message.Open, message.Request{}, name.Append(nil))
+			r := open(t, s, func(c *wire.Config) { c.Protection = p })
 			put, data := r.put("key", engine.block)
 			engine.tag = put.Tag
 			run := r.runner(len(data) + 1<<10)
@@ -103,7 +102,7 @@ func (r *raw) runner(most int) func(message.Code, message.Request, []byte) {
 			*head, err = r.in.Next()
 		}
 		if err == nil {
-			err = r.in.Read(into[:head.PayloadBytes])
+			err = r.in.ReadBlock(into[:head.PayloadBytes])
 		}
 		if err == nil {
 			err = r.in.End()

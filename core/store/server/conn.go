@@ -35,6 +35,7 @@ type conn struct {
 	server  *Server
 	nc      net.Conn
 	in      *stream.Reader
+	secret  [32]byte // masks the key of tags
 	spaces  []space
 	handles handles
 	current *job // not answered yet
@@ -59,7 +60,7 @@ type reply struct {
 }
 
 func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
-	c := &conn{server: s, nc: nc, replies: make(chan reply, s.cfg.Contexts+1)}
+	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), replies: make(chan reply, s.cfg.Contexts+1)}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
 	c.out = stream.NewWriter(nc, session, s.cfg.Idle, nil)
 	return c

@@ -10,15 +10,15 @@ import (
 
 // Counters count by reason. Safe for concurrent use.
 type Counters struct {
-	Accepted, Crowded, AcceptFailed    atomic.Uint64 // connections
-	Unauthenticated, OtherVersion      atomic.Uint64
-	TooManyClients, Lost, Idle         atomic.Uint64 // Idle: of those lost, by a client that did not read or write on
-	Hits, Misses, BytesIn, BytesOut    atomic.Uint64
-	Capped, Expired, BadPuts, BadReads atomic.Uint64 // BadReads: readers found a wrong tag
-	ReadFailed                         atomic.Uint64
-	requests                           [message.NumCodes]atomic.Uint64
-	replies                            [message.NumStatuses]atomic.Uint64
-	unknownCodes                       atomic.Uint64
+	Accepted, Crowded, AcceptFailed             atomic.Uint64 // connections
+	Unauthenticated, OtherVersion               atomic.Uint64
+	TooManyClients, Lost, Idle                  atomic.Uint64 // Idle: of those lost, by a client that did not read or write on
+	Hits, Misses, BytesIn, BytesOut             atomic.Uint64
+	Capped, Expired, BadPuts, BadReads, Changed atomic.Uint64 // BadReads: readers found a wrong tag; Changed: it was right here
+	ReadFailed                                  atomic.Uint64
+	requests                                    [message.NumCodes]atomic.Uint64
+	replies                                     [message.NumStatuses]atomic.Uint64
+	unknownCodes                                atomic.Uint64
 }
 
 // Requests is how many requests of a code came.
@@ -72,7 +72,7 @@ func (c *Counters) named() map[string]uint64 {
 		"accepted": &c.Accepted, "crowded": &c.Crowded, "accept_failed": &c.AcceptFailed,
 		"unauthenticated": &c.Unauthenticated, "other_version": &c.OtherVersion, "too_many_clients": &c.TooManyClients,
 		"lost": &c.Lost, "idle": &c.Idle, "hits": &c.Hits, "misses": &c.Misses, "bytes_in": &c.BytesIn, "bytes_out": &c.BytesOut,
-		"capped": &c.Capped, "expired": &c.Expired, "bad_puts": &c.BadPuts, "bad_reads": &c.BadReads,
+		"capped": &c.Capped, "expired": &c.Expired, "bad_puts": &c.BadPuts, "bad_reads": &c.BadReads, "changed": &c.Changed,
 		"read_failed": &c.ReadFailed, "unknown_codes": &c.unknownCodes,
 	} {
 		counts[name] = n.Load()

@@ -11,6 +11,7 @@ import (
 
 // Store is the engine, as far as a server uses it: Of, and others for tests.
 type Store interface {
+	TagKey() tag.Key
 	Namespace(digest [32]byte, label string) (store.NS, error)
 	MaxBlockBytes(keyBytes int) int64
 	Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int)

@@ -114,6 +114,14 @@ func (c *conn) add(j *job, l *Lease, e message.Entry, off int64, n int) bool {
 	return e.Status == message.OK
 }
 
+// apart is how many bytes of a part stand behind its table.
+func (j *job) apart() (n uint32) {
+	for _, p := range j.pieces[1:] {
+		n += uint32(len(p))
+	}
+	return n
+}
+
 // bytes are n bytes of a block; nil if they cannot be read.
 func (c *conn) bytes(j *job, l *Lease, off int64, n int) []byte {
 	if all := l.Data(); all != nil {
@@ -134,6 +142,7 @@ func (c *conn) bytes(j *job, l *Lease, off int64, n int) []byte {
 func (c *conn) flushPart(j *job, p *message.Part) error {
 	j.pieces[0] = j.out
 	c.head.Extra = p.Encode(j.extra[:])
+	c.head.ApartBytes = j.apart() // the table has tags
 	err := c.out.Append(&c.head, j.pieces)
 	c.server.counters.BytesOut.Add(uint64(c.head.PayloadBytes) - uint64(len(j.out)))
 	return err

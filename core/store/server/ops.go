@@ -109,10 +109,7 @@ func (c *conn) ask(j *job) message.Status {
 	case message.Touch:
 		engine.Touch(ns, j.keys)
 	case message.Bad:
-		c.server.counters.BadReads.Add(uint64(len(j.keys)))
-		for _, k := range j.keys {
-			engine.Bad(ns, k)
-		}
+		c.complaint(j)
 	}
 	return message.OK
 }
@@ -133,14 +130,14 @@ func (c *conn) open(j *job) message.Status {
 		if err != nil {
 			return j.refusal(err)
 		}
-		c.spaces = append(c.spaces, space{ns: ns, digest: digest, tagger: tag.New(digest)})
+		c.spaces = append(c.spaces, space{ns: ns, digest: digest, tagger: tag.New(c.server.cfg.Store.TagKey(), digest)})
 		id = len(c.spaces) - 1
 	}
 	s := c.server
 	said := message.Opened{
 		Namespace: uint32(id), NumKeys: message.MaxKeys, BatchBytes: message.MaxBatchBytes, Contexts: uint32(s.cfg.Contexts),
 		BlockBytes: uint64(min(s.cfg.Store.MaxBlockBytes(message.MaxKeyBytes), message.MaxBlockBytes)),
-		Storage:    s.cfg.Storage, Boot: s.boot,
+		Storage:    s.cfg.Storage, Boot: s.boot, TagKey: s.cfg.Store.TagKey().Mask(c.secret),
 	}
 	j.out = said.Encode(j.out[:message.OpenedBytes])
 	return message.OK

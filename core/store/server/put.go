@@ -52,7 +52,7 @@ func (c *conn) fill(j *job, w Writing) error {
 	t.Begin(j.in[:j.said.KeyBytes], int(j.said.Bytes))
 	for buf := w.Buffer(); len(buf) > 0; {
 		n := min(len(buf), pieceBytes)
-		if err := c.in.Read(buf[:n]); err != nil {
+		if err := c.in.ReadBlock(buf[:n]); err != nil {
 			return err
 		}
 		t.Write(buf[:n])

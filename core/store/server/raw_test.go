@@ -59,7 +59,7 @@ func connect(t testing.TB, s *server.Server, change ...func(*wire.Config)) (*raw
 	for _, f := range change {
 		f(&cfg)
 	}
-	r := &raw{t: t, nc: nc, tagger: tag.New(name.Digest())}
+	r := &raw{t: t, nc: nc}
 	r.session, err = stream.Handshake(nc, wire.RoleClient, cfg, time.Now().Add(20*time.Second))
 	if err != nil {
 		return nil, err
@@ -70,13 +70,14 @@ func connect(t testing.TB, s *server.Server, change ...func(*wire.Config)) (*raw
 }
 
 // open makes a client with a namespace.
-func open(t testing.TB, s *server.Server) *raw {
+func open(t testing.TB, s *server.Server, change ...func(*wire.Config)) *raw {
 	t.Helper()
-	r, err := connect(t, s)
+	r, err := connect(t, s, change...)
 	require.NoError(t, err)
 	status, reply := r.do(message.Open, message.Request{}, name.Append(nil))
 	require.Equal(t, message.OK, status)
 	require.NoError(t, r.opened.Decode(reply))
+	r.tagger = tag.New(r.opened.TagKey.Mask(r.session.Export(message.TagSecret)), name.Digest())
 	return r
 }
 
@@ -96,7 +97,7 @@ func (r *raw) hear() (wire.Head, []byte) {
 	head, err := r.in.Next()
 	require.NoError(r.t, err)
 	b := make([]byte, head.PayloadBytes)
-	require.NoError(r.t, r.in.Read(b))
+	require.NoError(r.t, r.in.ReadBlock(b))
 	require.NoError(r.t, r.in.End())
 	require.True(r.t, head.Reply)
 	require.Equal(r.t, message.Status(head.Status).Refuses(), head.Refused)

@@ -22,8 +22,13 @@ func (timeout) Error() string { return "" }
 func (timeout) Is(err error) bool { n, ok := err.(net.Error); return ok && n.Timeout() }
 
 func TestOpenSaysWhatThereIs(t *testing.T) {
-	s, _ := serve(t)
+	s, e := serve(t)
 	a, b := open(t, s), open(t, s)
+	require.NotEqual(t, a.opened.TagKey, b.opened.TagKey, "each session has a mask of its own")
+	for _, r := range []*raw{a, b} {
+		r.opened.TagKey = r.opened.TagKey.Mask(r.session.Export(message.TagSecret))
+	}
+	require.Equal(t, e.TagKey(), a.opened.TagKey)
 	require.Equal(t, a.opened, b.opened)
 	require.EqualValues(t, 32, a.opened.Contexts)
 	require.EqualValues(t, 16<<20, a.opened.BlockBytes)

@@ -19,6 +19,7 @@ var ErrSilent = errors.New("the connection was ended during the handshake, as it
 // Handshake begins a session over a new connection, until the deadline. The caller owns the
 // connection and closes it upon an error.
 func Handshake(conn net.Conn, role wire.Role, config wire.Config, deadline time.Time) (*wire.Session, error) {
+	config.Apart = true // blocks have tags
 	h, err := wire.NewHandshake(role, config)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,7 @@ type Reader struct {
 	source  source
 	in      *bufio.Reader
 	left    int64 // of the payload
+	apart   int64 // of that, the end that the digest does not cover
 	frame   [wire.MaxFrameBytes]byte
 
 	digest *wire.Digest // else the payload is encrypted
@@ -98,7 +99,7 @@ func (r *Reader) Next() (wire.Head, error) {
 }
 
 func (r *Reader) start(head *wire.Head) {
-	r.left, r.plain = head.PayloadBytes, nil
+	r.left, r.apart, r.plain = head.PayloadBytes, int64(head.ApartBytes), nil
 	if r.digest != nil {
 		r.digest.Begin(head)
 	} else {
@@ -110,15 +111,36 @@ func (r *Reader) start(head *wire.Head) {
 func (r *Reader) Left() int64 { return r.left }
 
 // Read fills p with the next bytes of the payload, which has as many. They are not to be
-// believed before End.
+// believed before End. wire.ErrLength if End would say nothing of some of them.
 func (r *Reader) Read(p []byte) error {
+	if int64(len(p)) > r.left-r.apart {
+		return wire.ErrLength
+	}
+	return r.ReadBlock(p)
+}
+
+// ReadBlock is Read for bytes of a block, of which End may say nothing: the caller compares
+// the block's tag.
+func (r *Reader) ReadBlock(p []byte) error {
 	if int64(len(p)) > r.left {
 		return wire.ErrLength
 	}
+	covered := int(min(int64(len(p)), max(0, r.left-r.apart)))
 	r.left -= int64(len(p))
 	if r.digest == nil {
 		return r.decrypt(p)
 	}
+	if err := r.readCovered(p[:covered]); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(r.in, p[covered:]); err != nil {
+		return cut(err)
+	}
+	return nil
+}
+
+// readCovered reads and takes into the digest, as much at a time as stays in the cache.
+func (r *Reader) readCovered(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), checkBytes)
 		if _, err := io.ReadFull(r.in, p[:n]); err != nil {
@@ -168,7 +190,8 @@ func (r *Reader) open(into []byte) error {
 	return err
 }
 
-// End skips what is left of the payload, and says whether all of it was genuine.
+// End skips what is left of the payload, and says whether all of it was genuine, but for what
+// the digest does not cover.
 func (r *Reader) End() error {
 	for r.left > 0 {
 		if err := r.skip(); err != nil {
@@ -186,7 +209,7 @@ func (r *Reader) skip() error {
 		r.left, r.plain = r.left-n, nil
 		return nil
 	}
-	return r.Read(r.chunk[:min(r.left, wire.ChunkBytes)])
+	return r.ReadBlock(r.chunk[:min(r.left, wire.ChunkBytes)])
 }
 
 // cut is the error of a message that has an end too early.

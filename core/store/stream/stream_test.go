@@ -179,6 +179,38 @@ func TestFlippedBits(t *testing.T) {
 	})
 }
 
+// Read gives nothing that End does not answer for. ReadBlock does, and what it gives may have
+// been changed; whatever comes before it may not.
+func TestApart(t *testing.T) {
+	src := newRand(t)
+	for apart := range uint32(41) {
+		client, server := conns(t)
+		a, b := sessions(t, client, server, wire.ProtectDigest)
+		payload, changed := noise(src, 40), src.IntN(40)
+		var sent bytes.Buffer
+		w := NewWriter(sink{client, &sent}, a, patience, nil)
+		require.NoError(t, w.Append(&wire.Head{Code: 1, ApartBytes: apart}, [][]byte{payload[:7], payload[7:]}))
+		require.NoError(t, w.Flush())
+		sent.Bytes()[sent.Len()-40+changed] ^= 1
+		_, err := client.Write(sent.Bytes())
+		require.NoError(t, err)
+		r, covered := NewReader(server, b, long), 40-int(apart)
+		_, err = r.Next()
+		require.NoError(t, err)
+		require.ErrorIs(t, r.Read(make([]byte, covered+1)), wire.ErrLength)
+		got := make([]byte, 40)
+		require.NoError(t, r.Read(got[:covered/2]))
+		require.NoError(t, r.ReadBlock(got[covered/2:]))
+		if changed < covered {
+			require.ErrorIs(t, r.End(), wire.ErrPayload)
+			continue
+		}
+		require.NoError(t, r.End())
+		got[changed] ^= 1
+		require.Equal(t, payload, got)
+	}
+}
+
 // sink keeps what is written.
 type sink struct {
 	net.Conn

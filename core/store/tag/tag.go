@@ -3,8 +3,9 @@
 // medium and nothing on the way makes another one, so that a bit that flips anywhere, and
 // a block that stands in another one's place, are noticed where the bytes are used.
 //
-// A tag finds accidents. Who knows the namespace's digest can make one, so it stops no
-// attacker: that is what the sessions of core/wire do. docs/wire.md has the format.
+// The key of tags is a store's own. Its clients get it in their sessions, so that nobody else
+// can make a tag: that is why sessions need no second check of a block's bytes.
+// docs/wire.md has the format.
 package tag
 
 import (
@@ -26,24 +27,46 @@ const (
 // What the hashes begin with, so that they serve for nothing else.
 var (
 	keyLabel   = []byte("moewire block tag")
+	outerLabel = []byte("moewire block tags")
 	nonceLabel = []byte("moewire block nonce")
 )
 
 // Tag says which bytes belong to a key of a namespace. Tags of equal blocks are equal.
 type Tag [Bytes]byte
 
+// Key is what tags are made with; a store's server and clients have it. It is not printed.
+type Key [32]byte
+
+// String does not show the key.
+func (Key) String() string { return "tag.Key" }
+
+// GoString does not show the key.
+func (Key) GoString() string { return "tag.Key" }
+
+// Mask hides a key on its way through a session, and shows it again: it is its own inverse.
+// secret is one that both sides have and that serves for nothing else.
+func (k Key) Mask(secret [32]byte) Key {
+	for i := range k {
+		k[i] ^= secret[i]
+	}
+	return k
+}
+
 // Tagger makes the tags of one namespace's blocks, one at a time, as their bytes come,
 // wherever they lie. It is for one goroutine at a time, reusable, and allocates nothing.
 //
-// Every ChunkBytes of a block get an AES-256-GMAC tag; the block's is the SHA-256 of these,
-// cut. They cannot just be added up: GMAC is linear, so that equal changes in two chunks
-// would cancel each other out.
+// Every ChunkBytes of a block get an AES-256-GMAC tag; the block's is the SHA-256 of a second
+// key and these, cut. They cannot just be added up: GMAC is linear, so that equal changes in
+// two chunks would cancel each other out. The second key makes that SHA-256 a random function
+// for whoever has no key: two blocks of one key and length have the same nonces, and their
+// GMAC tags must not be seen.
 type Tagger struct {
 	mac  *gmac.MAC
 	sha  hash.Hash
 	left int64 // of the length that Begin was told
 	fill int
 
+	outer [sha256.Size]byte     // the second key
 	base  [gmac.NonceBytes]byte // the block's nonce
 	chunk uint32
 	nonce [gmac.NonceBytes]byte
@@ -53,11 +76,11 @@ type Tagger struct {
 }
 
 // New makes a Tagger for the namespace of that digest.
-func New(namespace [32]byte) *Tagger {
+func New(key Key, namespace [32]byte) *Tagger {
 	t := &Tagger{sha: sha256.New()}
-	t.sha.Write(keyLabel)
-	t.sha.Write(namespace[:])
-	mac, err := gmac.New(t.sha.Sum(nil))
+	t.outer = t.derive(outerLabel, &key, &namespace)
+	inner := t.derive(keyLabel, &key, &namespace)
+	mac, err := gmac.New(inner[:])
 	if err != nil {
 		panic(err) // a key of 32 bytes is always one
 	}
@@ -65,8 +88,18 @@ func New(namespace [32]byte) *Tagger {
 	return t
 }
 
-// Clone is another one of the same namespace, for another goroutine.
-func (t *Tagger) Clone() *Tagger { return &Tagger{mac: t.mac.Clone(), sha: sha256.New()} }
+func (t *Tagger) derive(label []byte, key *Key, namespace *[32]byte) [sha256.Size]byte {
+	t.sha.Reset()
+	t.sha.Write(label)
+	t.sha.Write(key[:])
+	t.sha.Write(namespace[:])
+	return [sha256.Size]byte(t.sha.Sum(nil))
+}
+
+// Clone is another one of the same key and namespace, for another goroutine.
+func (t *Tagger) Clone() *Tagger {
+	return &Tagger{mac: t.mac.Clone(), sha: sha256.New(), outer: t.outer}
+}
 
 // Begin begins the tag of a key's block of n bytes. The key is not kept.
 func (t *Tagger) Begin(key []byte, n int) {
@@ -78,6 +111,7 @@ func (t *Tagger) Begin(key []byte, n int) {
 	copy(t.base[:], t.sha.Sum(t.sum[:0]))
 	t.left, t.fill, t.chunk = int64(n), 0, 0
 	t.sha.Reset()
+	t.sha.Write(t.outer[:])
 }
 
 // Write takes the next bytes of the block. It does not keep them.

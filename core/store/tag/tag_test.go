@@ -5,6 +5,7 @@ import (
 	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 )
 
 var (
+	ours  = Key{9, 8, 7}
 	here  = [32]byte{1, 2, 3}
 	sizes = []int{0, 1, 15, 16, 17, ChunkBytes - 1, ChunkBytes, ChunkBytes + 1, 3*ChunkBytes + 77}
 )
@@ -44,14 +46,16 @@ func cut(src *rand.Rand, b []byte) [][]byte {
 
 // reference makes a tag with crypto/cipher alone, as docs/wire.md says.
 func reference(t *testing.T, namespace [32]byte, key, block []byte) Tag {
-	secret := sha256.Sum256(append([]byte("moewire block tag"), namespace[:]...))
+	both := append(ours[:], namespace[:]...)
+	secret := sha256.Sum256(append([]byte("moewire block tag"), both...))
+	outer := sha256.Sum256(append([]byte("moewire block tags"), both...))
 	said := append([]byte("moewire block nonce"), key...)
 	nonce := sha256.Sum256(binary.LittleEndian.AppendUint64(said, uint64(len(block))))
 	cipherBlock, err := aes.NewCipher(secret[:])
 	require.NoError(t, err)
 	gcm, err := cipher.NewGCM(cipherBlock)
 	require.NoError(t, err)
-	var tags []byte
+	tags := outer[:]
 	for i := 0; len(block) > 0; i++ {
 		n := min(len(block), 16384)
 		own := nonce
@@ -69,7 +73,7 @@ func reference(t *testing.T, namespace [32]byte, key, block []byte) Tag {
 // clone, and by another implementation.
 func TestTagOfPieces(t *testing.T) {
 	src := newRand(t)
-	tagger := New(here)
+	tagger := New(ours, here)
 	clone := tagger.Clone()
 	for _, size := range sizes {
 		key, block := noise(src, 1+src.IntN(64)), noise(src, size)
@@ -86,7 +90,7 @@ func TestTagOfPieces(t *testing.T) {
 // What differs in a bit, in its length, its key or its namespace has another tag.
 func TestTagsDiffer(t *testing.T) {
 	src := newRand(t)
-	tagger, other := New(here), New([32]byte{1, 2, 4})
+	tagger, other, others := New(ours, here), New(ours, [32]byte{1, 2, 4}), New(Key{9, 8, 6}, here)
 	for _, size := range sizes[1:] {
 		key, block := []byte("key"), noise(src, size)
 		want := tagger.Of(key, block)
@@ -99,13 +103,14 @@ func TestTagsDiffer(t *testing.T) {
 		require.NotEqual(t, want, tagger.Of(key, block[:size-1]))
 		require.NotEqual(t, want, tagger.Of(key, append(block, 0)))
 		require.NotEqual(t, want, other.Of(key, block))
+		require.NotEqual(t, want, others.Of(key, block))
 		require.Equal(t, want, tagger.Of(key, block))
 	}
 }
 
 // What would cancel out in a sum of the chunks' tags must not, and chunks have an order.
 func TestChunksDoNotCancelOut(t *testing.T) {
-	tagger := New(here)
+	tagger := New(ours, here)
 	block := noise(newRand(t), 4*ChunkBytes)
 	want := tagger.Of(nil, block)
 	swapped := append(append([]byte{}, block[ChunkBytes:2*ChunkBytes]...), block[:ChunkBytes]...)
@@ -117,7 +122,7 @@ func TestChunksDoNotCancelOut(t *testing.T) {
 
 // A block that is shorter or longer than it was said to be has no tag of its own.
 func TestLengthIsPartOfTheTag(t *testing.T) {
-	tagger := New(here)
+	tagger := New(ours, here)
 	block := noise(newRand(t), 2*ChunkBytes)
 	for _, said := range []int{0, ChunkBytes, 2*ChunkBytes - 1, 2*ChunkBytes + 1} {
 		tagger.Begin([]byte("key"), said)
@@ -127,11 +132,19 @@ func TestLengthIsPartOfTheTag(t *testing.T) {
 }
 
 func TestTagAllocatesNothing(t *testing.T) {
-	tagger, key, block := New(here), []byte("key"), make([]byte, 3*ChunkBytes+5)
+	tagger, key, block := New(ours, here), []byte("key"), make([]byte, 3*ChunkBytes+5)
 	require.Zero(t, testing.AllocsPerRun(20, func() {
 		tagger.Begin(key, len(block))
 		tagger.Write(block[:100])
 		tagger.Write(block[100:])
 		_ = tagger.Tag()
 	}))
+}
+
+// A masked key shows nothing of the key, and is it again under the same secret.
+func TestMask(t *testing.T) {
+	secret := [32]byte{5, 6, 7, 31: 1}
+	require.NotEqual(t, ours, ours.Mask(secret))
+	require.Equal(t, ours, ours.Mask(secret).Mask(secret))
+	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s", ours, ours, ours, ours), "9")
 }

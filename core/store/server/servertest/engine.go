@@ -49,6 +49,9 @@ func (e *Engine) Namespace(digest [32]byte, _ string) (store.NS, error) {
 	return ns, nil
 }
 
+// TagKey is the same one for all engines.
+func (e *Engine) TagKey() tag.Key { return tag.Key{7, 31: 1} }
+
 func (e *Engine) MaxBlockBytes(int) int64 { return e.Most }
 
 func (e *Engine) Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int) {
