@@ -21,8 +21,10 @@ if importlib.util.find_spec("moewire") is None:
 from harness.team import Team  # noqa: E402
 
 if TYPE_CHECKING:
+    from harness.block_server import Served
     from harness.carry_over import Ranks
     from harness.jobs_cuda import Place
+    from harness.mooncake import Store
 
 SEED = int(os.environ.get("MOEWIRE_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
 
@@ -81,3 +83,36 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
 
     with behind_buffers(monkeypatch, tmp_path) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def block_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of the block store, in memory."""
+    from harness.block_server import Served
+
+    with Served(tmp_path_factory.mktemp("memory"), "--capacity", "64MiB") as server:
+        yield server
+
+
+@pytest.fixture
+def mooncake_namespace(
+    block_server: Served, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What a store of Mooncake's finds in its environment: a namespace of the test's own."""
+    from moewire.compat._mooncake_store import _codes
+
+    _codes.warn_once.cache_clear()
+    monkeypatch.delenv("MOEWIRE_STORE_SERVERS", raising=False)
+    monkeypatch.setenv("MOEWIRE_KEY_FILE", str(block_server.key))
+    monkeypatch.setenv("MOEWIRE_STORE_NAMESPACE", request.node.name)
+    monkeypatch.setenv("MOEWIRE_STORE_TIMEOUT_US", "5000000")
+
+
+@pytest.fixture
+def mooncake(block_server: Served, mooncake_namespace: None) -> Iterator[Store]:
+    """A store of Mooncake's that is set up."""
+    from harness.mooncake import opened
+
+    one = opened(block_server.address)
+    yield one
+    assert one.close() == 0

@@ -101,6 +101,9 @@ def test_into_memory_of_the_caller(blocks: Client, seed: int) -> None:
 
 def test_lookup(blocks: Client) -> None:
     assert blocks.put("a", b"some bytes")
+    assert blocks.put("empty", b"")
+    assert blocks.lengths(["a", "b", "empty"]) == [10, -1, 0]
+    assert blocks.lengths([]) == []
     found, missing = blocks.lookup(["a", "b"])
     assert missing is None
     assert found is not None
@@ -190,6 +193,7 @@ def test_a_server_that_is_gone_is_a_miss(served: Served, fault: str) -> None:
             assert client.exists(["a", "b"]) == [False, False]
             assert not client.put("c", b"d")
             assert client.lookup(["a"]) == [None]
+            assert client.lengths(["a"]) == [-1]
         assert time.monotonic() - begun < 20 * SHORT_US / 1e6, "each call waited"
         assert not client.flush(timeout_us=SHORT_US)
         assert client.stats()["servers"] == {server.address: None}
@@ -309,6 +313,7 @@ def test_close_and_fork(served: Served) -> None:
         client.event_fd,
         client.flush,
         lambda: client.lookup(["a"]),
+        lambda: client.lengths(["a"]),
         lambda: next(pages),
     ):
         with pytest.raises(errors.ClosedError):

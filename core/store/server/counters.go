@@ -36,6 +36,7 @@ func (s *Server) Refusals() *wire.Counters { return &s.refusals }
 
 // Stats is what a server says of itself.
 type Stats struct {
+	Storage  uint8             `json:"storage"` // as in Config
 	Clients  int               `json:"clients"`
 	Running  int               `json:"requests_running"`
 	Counts   map[string]uint64 `json:"counts"`
@@ -49,7 +50,7 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	st := Stats{
 		Counts: s.counters.named(), Requests: map[string]uint64{}, Replies: map[string]uint64{}, Refused: map[string]uint64{},
-		Running: s.contexts.Stats().Leased, Clients: len(s.all()),
+		Running: s.contexts.Stats().Leased, Clients: len(s.all()), Storage: s.cfg.Storage,
 	}
 	for code := range s.counters.requests {
 		if name := message.CodeName(message.Code(code)); name != "" {

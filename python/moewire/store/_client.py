@@ -231,15 +231,35 @@ class Client(Submitting):
         Returns:
             By position; None for a miss.
         """
+        ids, lengths = self._lease(keys)
+        return [self._read(number, lengths[at]) for at, number in enumerate(ids)]
+
+    def lengths(self, keys: Iterable[Key]) -> list[int]:
+        """Says how long blocks are, without reading them.
+
+        Args:
+            keys: their keys.
+
+        Returns:
+            By position the block's bytes, -1 for a miss.
+        """
+        ids, lengths = self._lease(keys)
+        for number in ids:
+            if number:
+                self._lib.store_lease_close(abi.mw_store_lease_t(number))
+        return [lengths[at] if number else -1 for at, number in enumerate(ids)]
+
+    def _lease(self, keys: Iterable[Key]) -> tuple[list[int], list[int]]:
+        """The ids of leases, 0 for a miss, and the lengths of the blocks."""
         wanted = keys_of(keys)
         if not wanted:
             self._alive()
-            return []
+            return [], []
         request = Request(abi.MW_STORE_EXISTS, wanted)
         ids = (ctypes.c_uint64 * len(wanted))()
         lengths = (ctypes.c_int64 * len(wanted))()
         self._check(self._lib.store_lookup(self._id, request.struct, ids, lengths))
-        return [self._read(number, lengths[at]) for at, number in enumerate(ids)]
+        return list(ids), list(lengths)
 
     def _read(self, number: int, length: int) -> Lease | None:
         if number == 0:

@@ -1,0 +1,170 @@
+"""A client of the block store for calls of any number of keys, which return codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from ... import _abi as abi
+from ...store import Client, Lease
+from ._codes import BAD_ARGUMENT, FULL, MISSING, NO_SERVER, OK, log, warn_once
+
+_BATCH_BYTES = 64 << 20  # of the blocks of one put
+_BLOCK_BYTES = 256 << 20
+_LEASED = 16  # blocks at a time that are read before they are copied
+
+T = TypeVar("T")
+
+
+class Blocks(Client):
+    """As ``Client``, for any number of keys. Safe for use by several threads."""
+
+    def store(
+        self, keys: Sequence[bytes], blocks: Sequence[list[Any]], pin_s: float | None
+    ) -> list[int]:
+        """Puts a chain.
+
+        Args:
+            keys: their keys.
+            blocks: the buffers of each.
+            pin_s: for how long they are pinned; None: their pins stay as they are.
+
+        Returns:
+            By position 0 if a block is there, also another one that was there before; else why not.
+        """
+        codes: list[int] = []
+        parent = None
+        for first, end in _batches([_bytes_of(block) for block in blocks]):
+            some = list(keys[first:end])
+            codes += self._store(some, blocks[first:end], parent)
+            parent = some[-1]
+        return codes if pin_s is None else self._pinned(keys, codes, pin_s)
+
+    def _store(
+        self, keys: list[bytes], blocks: Sequence[list[Any]], parent: bytes | None
+    ) -> list[int]:
+        if _bytes_of(blocks[0]) > _BLOCK_BYTES:  # such a block is a batch of its own
+            log.error(
+                "mooncake.store: a block has over %d bytes, which no store takes", _BLOCK_BYTES
+            )
+            return [BAD_ARGUMENT]
+        stored = self.batch_put(keys, blocks, parent=parent)
+        if all(stored):
+            return [OK] * len(keys)
+        there = self.exists(keys)
+        if any(found and not put for put, found in zip(stored, there, strict=True)):
+            warn_once("a put had other bytes than the block that has the key; that one stays")
+        why = OK if all(map(max, stored, there)) else self._why()
+        return [OK if put or found else why for put, found in zip(stored, there, strict=True)]
+
+    def replace(
+        self, keys: Sequence[bytes], blocks: Sequence[list[Any]], pin_s: float | None
+    ) -> list[int]:
+        """As ``store``, in place of the blocks that there are.
+
+        In between, and after a put that fails, the keys are misses.
+        """
+        self.remove(keys)
+        return self.store(keys, blocks, pin_s)
+
+    def _why(self) -> int:
+        """Why a put failed where no block was."""
+        said = self.stats()
+        if said["servers_up"] < len(said["servers"]):
+            log.error("mooncake.store: a put failed: %s", said.get("why_not") or "a server is gone")
+            return NO_SERVER
+        log.error("mooncake.store: a put failed: the store is full, or a segment is too small")
+        return FULL
+
+    def _pinned(self, keys: Sequence[bytes], codes: list[int], pin_s: float) -> list[int]:
+        """The codes, where a block that is there but cannot be pinned counts as no room."""
+        held = self.each(keys, lambda some: self.pin(some, pin_s))
+        if pin_s == 0:
+            return codes
+        return [code or (OK if ok else FULL) for code, ok in zip(codes, held, strict=True)]
+
+    def load(self, keys: Sequence[bytes], buffers: Sequence[list[Any]]) -> list[int]:
+        """Gets blocks.
+
+        Args:
+            keys: their keys.
+            buffers: the memory of each.
+
+        Returns:
+            By position the block's bytes, −704 for a miss, −600 where the memory is too small.
+        """
+        found: list[int] = []
+        for at in range(0, len(keys), abi.MW_STORE_MAX_KEYS):
+            end = at + abi.MW_STORE_MAX_KEYS
+            outcome = self._get_into(keys[at:end], buffers[at:end], None)
+            for ok, length in zip(outcome.ok, outcome.lengths, strict=True):
+                found.append(length if ok else MISSING if length < 0 else BAD_ARGUMENT)
+        return found
+
+    def leases(self, keys: Sequence[bytes]) -> Iterator[tuple[int, Lease | None]]:
+        """Reads blocks, a few at a time; each is released when the next one is asked for.
+
+        Args:
+            keys: their keys.
+
+        Returns:
+            Positions and blocks; None for a miss.
+        """
+        for at in range(0, len(keys), _LEASED):
+            for number, lease in enumerate(self.lookup(keys[at : at + _LEASED]), at):
+                yield number, lease
+                if lease is not None:
+                    lease.release()
+
+    def remove(self, keys: Sequence[bytes]) -> list[bool]:
+        """Deletes blocks.
+
+        Args:
+            keys: their keys.
+
+        Returns:
+            Which there were, by position.
+        """
+        return self.each(keys, lambda some: self._ask(abi.MW_STORE_DELETE, some, None))
+
+    def remove_where(self, wanted: Callable[[bytes], bool]) -> int:
+        """Deletes all blocks of the namespace whose keys are wanted.
+
+        Args:
+            wanted: says so of a key.
+
+        Returns:
+            How many there were.
+        """
+        keys = [key for key in self.list() if wanted(key)]  # a list misses keys while some go
+        return sum(self.remove(keys))
+
+    def each(self, keys: Sequence[bytes], call: Callable[[Sequence[bytes]], list[T]]) -> list[T]:
+        """Makes a call for as many keys at a time as it takes.
+
+        Args:
+            keys: the keys.
+            call: answers by position.
+
+        Returns:
+            All its answers.
+        """
+        size = abi.MW_STORE_MAX_KEYS
+        return [one for at in range(0, len(keys), size) for one in call(keys[at : at + size])]
+
+
+def _bytes_of(block: list[Any]) -> int:
+    return sum(memoryview(part).nbytes for part in block)
+
+
+def _batches(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where each batch begins and ends, so that a put takes it."""
+    first = total = 0
+    for at, size in enumerate(sizes):
+        full = total + size > _BATCH_BYTES or at - first == abi.MW_STORE_MAX_KEYS
+        if full and at > first:
+            yield first, at
+            first, total = at, 0
+        total += size
+    if first < len(sizes):
+        yield first, len(sizes)
