@@ -74,7 +74,7 @@ def life(
 ) -> dict[str, Any]:
     """An engine from its beginning to its end: each prompt by itself, then the counts."""
     llm = engine(model, tier)
-    answers = [_text(llm, ids) for ids in prompts()]
+    answers = [text(llm, ids) for ids in prompts()]
     result: dict[str, Any] = {
         "ids": [one["ids"] for one in answers],
         "cached": [one["cached"] for one in answers],
@@ -117,7 +117,7 @@ def _of_tier(llm: Any) -> dict[str, Any]:
     }
 
 
-def _text(llm: Any, ids: list[int]) -> dict[str, Any]:
+def text(llm: Any, ids: list[int]) -> dict[str, Any]:
     from vllm import SamplingParams
 
     asked = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
