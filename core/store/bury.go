@@ -28,6 +28,14 @@ func (s *Store) bury(b *index.Block) {
 			return
 		}
 	}
+	if b.Off == 0 {
+		s.copies.forget(b.Segment)
+		s.letGo(b)
+		s.mu.Lock()
+		s.turn() // the segment is free
+		s.mu.Unlock()
+		return
+	}
 	s.letGo(b)
 }
 
@@ -60,12 +68,21 @@ func (s *Store) forget(b *index.Block) error {
 			return err
 		}
 	}
-	if err := s.medium.Write(int(b.Segment), off, make([]byte, record.HeaderBytes)); err != nil {
+	if err := s.medium.Write(int(b.Segment), off, nothing(b)); err != nil {
 		return err
 	}
 	err := s.mark(g, b)
 	s.dirty.Add(record.PageBytes) // behind both writes: a flush in between leaves them to the next one
 	return err
+}
+
+// nothing is what a record's header is overwritten with. A segment's first page is overwritten as a whole: that works though it
+// cannot be read.
+func nothing(b *index.Block) []byte {
+	if b.Off == 0 {
+		return make([]byte, record.PageBytes)
+	}
+	return make([]byte, record.HeaderBytes)
 }
 
 // mark says in a segment's footer, if it has one, that a block is dead. A segment may have several records of one key.

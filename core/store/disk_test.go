@@ -17,11 +17,13 @@ type disk struct {
 	secret        record.Secret
 	data, durable [][]byte
 	touched       map[[2]int64]bool // segment and page, written since the last Sync
+	bad           map[[2]int64]bool // segment and page that cannot be read
 	fault         func(op string) (written float64, err error)
+	before        func(op string) // called at the beginning of each call, without a lock
 }
 
 func newDisk(segmentBytes int64, numSegments int) *disk {
-	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}}
+	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}, bad: map[[2]int64]bool{}, before: func(string) {}}
 	d.secret[0] = 7
 	for range numSegments {
 		d.data = append(d.data, make([]byte, segmentBytes))
@@ -51,6 +53,7 @@ func (d *disk) failing(op string) (float64, error) {
 }
 
 func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
+	d.before("write")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	share, err := d.failing("write")
@@ -69,16 +72,23 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 }
 
 func (d *disk) Read(segment int, off int64, p []byte) error {
+	d.before("read")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("read"); err != nil {
 		return err
+	}
+	for page := off / record.PageBytes; page*record.PageBytes < off+int64(len(p)); page++ {
+		if d.bad[[2]int64{int64(segment), page}] {
+			return errDisk
+		}
 	}
 	copy(p, d.data[segment][off:])
 	return nil
 }
 
 func (d *disk) Sync(int) error {
+	d.before("sync")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("sync"); err != nil {

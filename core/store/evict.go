@@ -1,8 +1,6 @@
 package store
 
 import (
-	"fmt"
-
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
 )
@@ -49,34 +47,63 @@ func (LRU) HotSince(each func(func(*index.Block)), bytes int64) uint64 {
 	return 0
 }
 
+// verdict says what of all blocks stays, when one segment is reclaimed.
+type verdict struct {
+	pinned   map[record.Hash]bool
+	since    uint64  // stamps from here on are hot
+	hotBytes []int64 // of each segment
+}
+
 // reclaim makes one segment free: the sealed one with the fewest hot bytes. These are written again, the rest is
-// evicted. It reports whether there was one. The caller holds mu.
+// evicted. It reports whether there was one. The caller holds mu, which is released meanwhile.
 func (s *Store) reclaim() bool {
 	if s.reclaiming {
 		return false
 	}
 	s.reclaiming = true
-	defer func() { s.reclaiming = false }()
-	pinned := s.pins.now()
-	since := s.cfg.Policy.HotSince(s.index.Each, s.live.Load()*hotShare/8)
-	hot := func(b *index.Block) bool {
-		return pinned[b.Hash] || b.Stamp >= since && !s.isOrphan(b)
+	s.mu.Unlock()
+	v := s.judge()
+	s.mu.Lock()
+	at := s.victim(v)
+	done := at != none && (v.hotBytes[at] == 0 || s.canMove())
+	if done {
+		g := &s.segments[at]
+		g.state = stateEmptying
+		g.refs.Add(1) // end takes it back: nothing of it is begun anew before
+		s.mu.Unlock()
+		done = s.empty(at, v)
+		s.mu.Lock()
 	}
-	at, bytes := s.victim(hot)
-	if at == none {
-		return false
-	}
-	if bytes > 0 && !s.canMove() {
-		return false
-	}
-	s.empty(at, hot, pinned)
-	return true
+	s.reclaiming = false
+	s.turn()
+	return done
 }
 
-// canMove opens a fresh segment, which has room for all of another one. Without it, as on a full disk, nothing is
-// evicted that is to stay.
+// judge looks at all blocks.
+func (s *Store) judge() *verdict {
+	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments))}
+	v.since = s.cfg.Policy.HotSince(s.index.Each, s.live.Load()*hotShare/8)
+	s.index.Each(func(b *index.Block) {
+		if s.isHot(b, v) {
+			v.hotBytes[b.Segment] += b.RecordBytes()
+		}
+	})
+	return v
+}
+
+func (s *Store) isHot(b *index.Block, v *verdict) bool {
+	return v.pinned[b.Hash] || b.Stamp >= v.since && !s.isOrphan(b)
+}
+
+// isOrphan reports whether the block before it in its chain is gone: no prefix leads to it any more.
+func (s *Store) isOrphan(b *index.Block) bool {
+	return b.Parent != record.Hash{} && !s.index.Has(b.Parent)
+}
+
+// canMove opens a fresh segment if none is open, which has room for all of another one. Without it, as on a full disk, nothing
+// is evicted that is to stay.
 func (s *Store) canMove() bool {
-	if s.open == none && s.numFree() > 0 {
+	if s.open == none && !s.starting && s.numFree() > 0 {
 		s.tryStart(s.freeSegment())
 	}
 	return s.open != none
@@ -84,48 +111,52 @@ func (s *Store) canMove() bool {
 
 func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)) }
 
-// isOrphan reports whether the block before it in its chain is gone: no prefix leads to it any more.
-func (s *Store) isOrphan(b *index.Block) bool {
-	return b.Parent != record.Hash{} && !s.index.Has(b.Parent)
-}
-
-// victim is the segment to be reclaimed, or none, and how many bytes of it are hot.
-func (s *Store) victim(hot func(*index.Block) bool) (int, int64) {
-	bytes := make([]int64, len(s.segments))
-	s.index.Each(func(b *index.Block) {
-		if hot(b) {
-			bytes[b.Segment] += b.RecordBytes()
-		}
-	})
+// victim is the segment to be reclaimed, or none. The caller holds mu.
+func (s *Store) victim(v *verdict) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		if g.state == stateSealed && g.pending == 0 && g.refs.Load() == 0 && (best == none || bytes[i] < bytes[best]) {
+		if g.state == stateSealed && g.pending == 0 && g.refs.Load() == 0 && (best == none || v.hotBytes[i] < v.hotBytes[best]) {
 			best = i
 		}
 	}
-	if best == none {
-		return none, 0
-	}
-	return best, bytes[best]
+	return best
 }
 
-// empty moves the hot blocks of a segment to the open one and evicts the others.
-func (s *Store) empty(at int, hot func(*index.Block) bool, pinned map[record.Hash]bool) {
+// empty moves the hot blocks of a segment to the open one, then evicts the others. Where one of the former has no other place it
+// stops: the segment stays as it is, without those that were moved. It reports whether the segment was emptied.
+func (s *Store) empty(at int, v *verdict) bool {
 	g := &s.segments[at]
 	left := s.medium.SegmentBytes() * keepShare / 4
 	for _, h := range g.placed {
 		b, found := s.index.Get(h)
-		if !found || int(b.Segment) != at {
+		if !found || int(b.Segment) != at || !s.isHot(&b, v) {
 			continue
 		}
-		if n := b.RecordBytes(); hot(&b) && (n <= left || pinned[h]) && s.move(&b) {
-			left -= n
+		n := b.RecordBytes()
+		if n > left && !v.pinned[h] {
 			continue
 		}
-		s.evict(&b)
+		if !s.move(&b) {
+			s.keepAsItIs(at)
+			return false
+		}
+		left -= n
+	}
+	for _, h := range g.placed {
+		if b, found := s.index.Get(h); found && int(b.Segment) == at {
+			s.evict(&b)
+		}
 	}
 	s.end(at)
+	return true
+}
+
+func (s *Store) keepAsItIs(at int) {
+	s.mu.Lock()
+	s.segments[at].state = stateSealed
+	s.mu.Unlock()
+	s.unref(at)
 }
 
 func (s *Store) evict(b *index.Block) {
@@ -133,6 +164,7 @@ func (s *Store) evict(b *index.Block) {
 	if s.isOrphan(b) {
 		cause = &s.counts.evictedOrphans
 	}
+	s.leaveCopy(b)
 	if s.drop(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
 		cause.Add(1)
 	}
@@ -140,66 +172,9 @@ func (s *Store) evict(b *index.Block) {
 
 // end ends a segment's life: on a disk its records become none.
 func (s *Store) end(at int) {
-	g := &s.segments[at]
-	g.refs.Add(1)
-	g.state = stateEmptied
+	s.mu.Lock()
+	s.segments[at].state = stateEmptied
+	s.mu.Unlock()
 	s.bury(&index.Block{Segment: uint16(at)})
 	s.counts.reclaimed.Add(1)
-}
-
-// move writes a block's record again, in the open segment. It reports whether the block is there now.
-func (s *Store) move(b *index.Block) bool {
-	n := b.RecordBytes()
-	to, err := s.place(b.Hash, b.Namespace, n, 0)
-	if err != nil {
-		return false
-	}
-	defer func() { s.segments[to.segment].pending-- }()
-	if err := s.copyRecord(b, to); err != nil {
-		s.note(fmt.Errorf("a block could not be moved: %w", err))
-		s.buryCopy(b, to)
-		return false
-	}
-	moved := false
-	s.index.Change(b.Hash, func(now *index.Block) bool {
-		if moved = now.Segment == b.Segment && now.Off == b.Off; moved {
-			now.Segment, now.Off = uint16(to.segment), uint32(to.off/record.PageBytes)
-		}
-		return true
-	})
-	if !moved { // it was deleted meanwhile
-		s.buryCopy(b, to)
-	}
-	s.dirty.Add(n)
-	s.counts.moved.Add(uint64(n))
-	return true
-}
-
-// buryCopy makes a record none that a block was to be moved to.
-func (s *Store) buryCopy(b *index.Block, to spot) {
-	dead := *b
-	dead.Segment, dead.Off = uint16(to.segment), uint32(to.off/record.PageBytes)
-	s.segments[to.segment].refs.Add(1)
-	s.bury(&dead)
-}
-
-// copyRecord reads a record and writes it with another place and number.
-func (s *Store) copyRecord(b *index.Block, to spot) error {
-	off := int64(b.Off) * record.PageBytes
-	whole := record.PayloadOff(int(b.KeyBytes)) + int64(b.PayloadBytes)
-	src := s.medium.Bytes(int(b.Segment), off, whole)
-	if src == nil {
-		src = make([]byte, whole)
-		if err := s.medium.Read(int(b.Segment), off, src); err != nil {
-			return err
-		}
-	}
-	h, err := s.secret.Get(src, record.Place{Life: s.lifeOf(b), Off: off})
-	if err != nil {
-		return err
-	}
-	h.Seq = to.seq
-	head := make([]byte, record.PayloadOff(int(b.KeyBytes)))
-	s.secret.Put(head, record.Place{Life: to.life, Off: to.off}, &h)
-	return s.medium.Write(to.segment, to.off, head, src[len(head):])
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -18,6 +19,8 @@ type Lease struct {
 	tag   tag.Tag
 	over  atomic.Bool
 }
+
+var errReleased = errors.New("the lease was released")
 
 // Exists says which blocks there are, by position, and how many of them from the first one on without a gap.
 func (s *Store) Exists(ns NS, keys [][]byte, found []bool) (consecutive int) {
@@ -77,10 +80,21 @@ func (s *Store) hold(h record.Hash, stamp uint64) (b index.Block, found bool) {
 		b = *now
 		return true
 	})
+	if found && s.over.Load() {
+		s.letGo(&b)
+		return b, false
+	}
 	return b, found
 }
 
-func (s *Store) letGo(b *index.Block) { s.segments[b.Segment].refs.Add(-1) }
+func (s *Store) letGo(b *index.Block) { s.unref(int(b.Segment)) }
+
+// unref takes one of a segment's refs back. The last one of a closed store gives the memory back.
+func (s *Store) unref(segment int) {
+	if s.segments[segment].refs.Add(-1) == 0 && s.memory && s.over.Load() {
+		s.note(s.giveBack())
+	}
+}
 
 // headerOf reads the record of a block that is held, and compares the whole key.
 func (s *Store) headerOf(b *index.Block, key []byte) (h record.Header, err error) {
@@ -148,14 +162,23 @@ func (l *Lease) Bytes() int64 { return int64(l.block.PayloadBytes) }
 func (l *Lease) Tag() tag.Tag { return l.tag }
 
 // Data is the block where it lies, if that is memory; else nil. It must not be changed, nor read after Release.
-func (l *Lease) Data() []byte { return l.store.medium.Bytes(int(l.block.Segment), l.off(), l.Bytes()) }
+func (l *Lease) Data() []byte {
+	if !l.Held() {
+		return nil
+	}
+	return l.store.medium.Bytes(int(l.block.Segment), l.off(), l.Bytes())
+}
 
 func (l *Lease) off() int64 {
 	return int64(l.block.Off)*record.PageBytes + record.PayloadOff(int(l.block.KeyBytes))
 }
 
-// Read fills p with the block's bytes from off on. They are as they were found: the tag says whether they are right.
+// Read fills p with the block's bytes from off on. They are as they were found: the tag says whether they are right. It
+// fails after Release, and after Close of a store in files.
 func (l *Lease) Read(off int64, p []byte) error {
+	if !l.Held() {
+		return errReleased
+	}
 	err := l.store.medium.Read(int(l.block.Segment), l.off()+off, p)
 	if err != nil {
 		l.store.counts.readErrors.Add(1)

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
@@ -11,7 +12,8 @@ import (
 // recovery is a Store that is being opened.
 type recovery struct {
 	*Store
-	outdated []index.Block // of two records of a key the earlier one
+	outdated []index.Block // records that are to be made none: of two of a key the earlier one, and what is not whole
+	said     map[int]bool  // segments of which a line says that a part cannot be read
 }
 
 // run finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
@@ -27,6 +29,18 @@ func (s *recovery) run() error {
 			return err
 		}
 	}
+	return s.buryOutdated()
+}
+
+// buryOutdated makes records none, once those that stay in their place are on the disk: a kill may have left them to the
+// kernel, and then a power cut could lose both.
+func (s *recovery) buryOutdated() error {
+	if len(s.outdated) == 0 {
+		return nil
+	}
+	if err := s.medium.Sync(0); err != nil {
+		return err
+	}
 	for i := range s.outdated {
 		s.segments[s.outdated[i].Segment].refs.Add(1)
 		s.bury(&s.outdated[i])
@@ -34,11 +48,42 @@ func (s *recovery) run() error {
 	return nil
 }
 
+// neverWritten reports whether a read failed because the medium has nothing there. Any other error it counts, and says
+// the first one of a segment.
+func (s *recovery) neverWritten(at int, off int64, err error) bool {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	s.counts.readErrors.Add(1)
+	if !s.said[at] {
+		s.said[at] = true
+		s.cfg.Log(fmt.Sprintf("segment %d cannot be read at byte %d: what cannot be read is given up, and counted: %v", at, off, err))
+	}
+	return false
+}
+
+// giveUp makes none what cannot be read at a page: it must not be found by a later start that can read it, when its key has
+// been written again, or deleted, in between.
+func (s *recovery) giveUp(at int, off int64) {
+	b := index.Block{Segment: uint16(at), Off: uint32(off / record.PageBytes)}
+	s.segments[at].refs.Add(1)
+	if s.medium.Write(at, off, make([]byte, record.PageBytes)) == nil {
+		s.dirty.Add(record.PageBytes)
+		s.letGo(&b)
+		return
+	}
+	s.bury(&b)
+}
+
 // recoverSegment takes a segment's footer, or leaves the segment to scan.
 func (s *recovery) recoverSegment(at int) error {
 	page := make([]byte, record.PageBytes)
 	if err := s.medium.Read(at, 0, page); err != nil {
-		return nil // it was never written
+		if !s.neverWritten(at, 0, err) {
+			s.segments[at].state = stateEmptied
+			s.giveUp(at, 0)
+		}
+		return nil
 	}
 	head, err := s.secret.GetSegment(page, s.medium.SegmentBytes())
 	if err != nil {
@@ -65,6 +110,7 @@ func (s *recovery) recoverFooter(at int) (bool, error) {
 	g, end := &s.segments[at], s.medium.SegmentBytes()
 	page := make([]byte, record.PageBytes)
 	if err := s.medium.Read(at, end-record.PageBytes, page); err != nil {
+		s.neverWritten(at, end-record.PageBytes, err)
 		return false, nil
 	}
 	tail, err := record.GetTail(page, g.life.Load(), end)
@@ -73,6 +119,7 @@ func (s *recovery) recoverFooter(at int) (bool, error) {
 	}
 	whole := make([]byte, tail.Bytes())
 	if err := s.medium.Read(at, end-tail.Bytes(), whole); err != nil {
+		s.neverWritten(at, end-tail.Bytes(), err)
 		return false, nil
 	}
 	f, err := s.secret.GetFooter(whole, tail)
@@ -118,20 +165,37 @@ func (s *recovery) add(b index.Block) {
 	case there.Segment == b.Segment && there.Off == b.Off && !added:
 	case added:
 		s.account(&b, 1)
-	case s.seqOf(&b) > s.seqOf(&there):
-		s.account(&b, 1)
-		s.account(&there, -1)
-		s.index.Change(b.Hash, func(now *index.Block) bool { *now = b; return true })
-		s.outdated = append(s.outdated, there)
 	default:
-		s.outdated = append(s.outdated, b)
+		s.choose(b, there)
 	}
 }
 
+// choose keeps the later one of two records of a key, or none of them if one cannot be read.
+func (s *recovery) choose(b, there index.Block) {
+	seq, err := s.seqOf(&b)
+	than, thereErr := s.seqOf(&there)
+	if err != nil || thereErr != nil {
+		s.drop(b.Hash, anyBlock)
+		s.outdated = append(s.outdated, b, there)
+		return
+	}
+	if seq <= than {
+		s.outdated = append(s.outdated, b)
+		return
+	}
+	s.account(&b, 1)
+	s.account(&there, -1)
+	s.index.Change(b.Hash, func(now *index.Block) bool { *now = b; return true })
+	s.outdated = append(s.outdated, there)
+}
+
 // seqOf reads the number of a record; 0 if it is none.
-func (s *recovery) seqOf(b *index.Block) (seq uint64) {
-	_ = s.header(b, func(h record.Header) { seq = h.Seq })
-	return seq
+func (s *recovery) seqOf(b *index.Block) (seq uint64, err error) {
+	err = s.header(b, func(h record.Header) { seq = h.Seq })
+	if errors.Is(err, record.ErrNone) {
+		err = nil
+	}
+	return seq, err
 }
 
 // scan looks for records at every page of a segment. A bad one is passed by: what follows it may have been
@@ -141,7 +205,12 @@ func (s *recovery) scan(at int) error {
 	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
 	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
 		if err := s.medium.Read(at, off, head); err != nil {
-			break // never written
+			if s.neverWritten(at, off, err) {
+				break
+			}
+			s.giveUp(at, off)
+			off += record.PageBytes
+			continue
 		}
 		h, err := s.secret.Get(head, record.Place{Life: s.segments[at].life.Load(), Off: off})
 		n := record.Bytes(len(h.Key), int64(h.PayloadBytes))
@@ -173,9 +242,13 @@ func (s *recovery) found(at int, off int64, h *record.Header) error {
 	g.next = off + b.RecordBytes()
 	s.seq = max(s.seq, h.Seq+1)
 	whole, err := s.isWhole(&b, h)
+	if err != nil {
+		s.neverWritten(at, off, err)
+	}
 	if err != nil || !whole {
 		s.counts.spoiled.Add(1)
 		s.cfg.Log(fmt.Sprintf("a block in segment %d was not whole, and is dropped", at))
+		s.outdated = append(s.outdated, b)
 		return nil
 	}
 	s.add(b)

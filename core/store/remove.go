@@ -37,13 +37,22 @@ func (s *Store) account(b *index.Block, sign int64) {
 func (s *Store) Delete(ns NS, keys [][]byte, deleted []bool) (num int) {
 	n := s.names.of(ns)
 	for i, key := range keys {
-		deleted[i] = n != nil && record.CheckKey(key) == nil && s.delete(s.secret.Hash(&n.digest, key), anyBlock)
+		deleted[i] = n != nil && record.CheckKey(key) == nil && s.deleteAny(s.secret.Hash(&n.digest, key))
 		if deleted[i] {
 			num++
 		}
 	}
 	s.counts.deletes.Add(uint64(num))
 	return num
+}
+
+// deleteAny removes the block of a key. One that was evicted a moment ago must not be found by the next Open, either.
+func (s *Store) deleteAny(h record.Hash) bool {
+	deleted := s.delete(h, anyBlock)
+	if !deleted {
+		s.buryCopies(h)
+	}
+	return deleted
 }
 
 func anyBlock(*index.Block) bool { return true }
@@ -62,6 +71,7 @@ func (s *Store) delete(h record.Hash, sure func(*index.Block) bool) bool {
 		return false
 	}
 	s.bury(&b)
+	s.buryCopies(h)
 	return true
 }
 

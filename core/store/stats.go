@@ -1,12 +1,8 @@
 package store
 
 import (
-	"bytes"
 	"encoding/hex"
 	"sync/atomic"
-
-	"github.com/moewire/moewire/core/store/index"
-	"github.com/moewire/moewire/core/store/record"
 )
 
 // counters are those of a store.
@@ -81,7 +77,7 @@ func (s *Store) bytes(st *Stats) {
 	s.mu.Lock()
 	placed := int64(0)
 	for i := range s.segments {
-		if g := &s.segments[i]; !g.isFree() && g.state != stateLost {
+		if g := &s.segments[i]; g.hasRecords() {
 			placed += g.next
 		}
 	}
@@ -91,39 +87,12 @@ func (s *Store) bytes(st *Stats) {
 	st.FreeBytes = st.CapacityBytes - st.LiveBytes - st.DeadBytes
 }
 
-// List gives the keys of a namespace's blocks that begin with a prefix, in no order, from a cursor on: at most n
-// of them, and the next cursor, 0 at the end. Blocks that come or go meanwhile may be missed.
-func (s *Store) List(ns NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
-	name := s.names.of(ns)
-	if name == nil {
-		return nil, 0
+// Usage counts the blocks that a namespace has now, and their bytes without keys and headers; zeros for a number that Namespace
+// has not returned. A block that is moved counts once all the while.
+func (s *Store) Usage(ns NS) (blocks, bytes int64) {
+	n := s.names.of(ns)
+	if n == nil {
+		return 0, 0
 	}
-	at := uint64(0)
-	s.index.Each(func(b *index.Block) {
-		if NS(b.Namespace) != ns {
-			return
-		}
-		if at++; at <= cursor || len(keys) >= n {
-			return
-		}
-		if key := s.keyOf(b.Hash); key != nil && bytes.HasPrefix(key, prefix) {
-			keys = append(keys, key)
-		}
-		next = at
-	})
-	if next == at {
-		next = 0
-	}
-	return keys, next
-}
-
-// keyOf reads a block's key; nil if the block is gone or damaged.
-func (s *Store) keyOf(h record.Hash) (key []byte) {
-	b, found := s.hold(h, 0)
-	if !found {
-		return nil
-	}
-	defer s.letGo(&b)
-	_ = s.header(&b, func(h record.Header) { key = bytes.Clone(h.Key) })
-	return key
+	return n.blocks.Load(), n.bytes.Load()
 }

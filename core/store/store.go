@@ -81,17 +81,20 @@ type Store struct {
 	cfg     Config
 	medium  medium.Medium
 	secret  record.Secret
+	memory  bool // blocks are written where they stay
 	index   *index.Index
 	names   names
 	stamps  atomic.Uint64
 	counts  counters
 	pins    pins
 	graves  graves
-	writing [numWriting]sync.Mutex // by hash: one put of a key at a time
-	noted   atomic.Value           // the text that was logged last
-	live    atomic.Int64           // bytes of the records of all blocks
-	dirty   atomic.Int64           // bytes that were written and not flushed
+	copies  copies
+	writing keys         // one put of a key at a time
+	noted   atomic.Value // the text that was logged last
+	live    atomic.Int64 // bytes of the records of all blocks
+	dirty   atomic.Int64 // bytes that were written and not flushed
 
+	// No call of the medium runs under mu: all that place a record need it.
 	mu         sync.Mutex
 	segments   []segment
 	open       int // the segment that is written to, or none
@@ -100,35 +103,41 @@ type Store struct {
 	seq        uint64 // of records
 	staged     int64
 	toSeal     []int
-	reclaiming bool
+	starting   bool          // the first page of a segment is being written
+	reclaiming bool          // a segment is being emptied
+	turned     chan struct{} // closed, and made anew, when a segment has changed its state
 
-	flushing sync.Mutex // one flush at a time
-	kick     chan struct{}
-	done     chan struct{}
-	stopped  sync.WaitGroup
+	flusher flusher
+	over    atomic.Bool   // Close has done all but give the medium back
+	kick    chan struct{} // of keep
+	ahead   chan struct{} // of reclaimAhead
+	done    chan struct{}
+	stopped sync.WaitGroup
 }
 
 const none = -1
-
-// numWriting bounds the puts to a medium that lasts that are written at a time.
-const numWriting = 64
 
 // Open finds the blocks of a medium again, and begins. It owns the medium, also if it fails.
 func Open(cfg Config) (s *Store, err error) {
 	s = &Store{
 		cfg: cfg.filled(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
-		segments: make([]segment, cfg.Medium.NumSegments()), kick: make(chan struct{}, 1), done: make(chan struct{}),
+		segments: make([]segment, cfg.Medium.NumSegments()), turned: make(chan struct{}),
+		kick: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	s.memory = s.medium.Bytes(0, 0, 1) != nil
+	s.flusher.kick = make(chan struct{}, 1)
 	if s.secret == (record.Secret{}) {
 		rand.Read(s.secret[:])
 	}
 	s.names.key = tag.Key(s.secret.ForTags())
 	if s.medium.Lasts() {
-		if err := (&recovery{Store: s}).run(); err != nil {
+		if err := (&recovery{Store: s, said: map[int]bool{}}).run(); err != nil {
 			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())
 		}
 	}
 	s.stopped.Go(s.keep)
+	s.stopped.Go(s.flushRounds)
+	s.stopped.Go(s.reclaimAhead)
 	return s, nil
 }
 
@@ -152,8 +161,9 @@ func (c Config) filled() Config {
 	return c
 }
 
-// Close seals what is open, so that the next Open is quick, and releases everything. Leases and Writings
-// must have ended. Idempotent.
+// Close seals what is open, so that the next Open is quick, and releases everything. No other call may be running.
+// Idempotent. A lease or a Writing that has not ended keeps the memory of a medium in memory, until it ends; a read from
+// files fails.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -162,10 +172,28 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.retire()
+	s.turn()
 	s.mu.Unlock()
 	close(s.done)
 	s.stopped.Wait()
-	return errors.Join(s.sealAll(), s.buryAll(), s.medium.Close())
+	err := errors.Join(s.sealAll(), s.buryAll())
+	s.over.Store(true)
+	if !s.memory {
+		return errors.Join(err, s.medium.Close())
+	}
+	return errors.Join(err, s.giveBack())
+}
+
+// giveBack unmaps the memory of a closed store, unless a part of it is in use: then the end of that calls it again.
+func (s *Store) giveBack() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.segments {
+		if g := &s.segments[i]; g.refs.Load() != 0 || g.pending != 0 {
+			return nil
+		}
+	}
+	return s.medium.Close()
 }
 
 // MaxBlockBytes is the longest block whose key has so many bytes.

@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
@@ -46,7 +45,7 @@ func (s *Store) Allocate(a Allocation) (*Writing, error) {
 	switch {
 	case s.closed:
 		return nil, ErrClosed
-	case !s.inMemory():
+	case !s.memory:
 		err = s.stage(w)
 	default:
 		err = s.reserve(w)
@@ -86,9 +85,6 @@ func (s *Store) prepare(a Allocation) (*Writing, error) {
 	return w, nil
 }
 
-// inMemory reports whether blocks are written where they stay.
-func (s *Store) inMemory() bool { return s.medium.Bytes(0, 0, 1) != nil }
-
 // stage lends memory in which a block is put together.
 func (s *Store) stage(w *Writing) error {
 	n := int64(w.block.PayloadBytes)
@@ -103,7 +99,7 @@ func (s *Store) stage(w *Writing) error {
 
 // reserve places a block.
 func (s *Store) reserve(w *Writing) (err error) {
-	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), 1); err != nil {
+	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), forPut); err != nil {
 		s.counts.full.Add(1)
 		return err
 	}
@@ -131,9 +127,8 @@ func (w *Writing) Commit() error {
 func (s *Store) commit(w *Writing) error {
 	if !w.placed {
 		// Of two puts of a key the second one's record must not be found in the place of the first one's block.
-		one := &s.writing[w.block.Hash[0]%numWriting]
-		one.Lock()
-		defer one.Unlock()
+		s.writing.lock(w.block.Hash)
+		defer s.writing.unlock(w.block.Hash)
 		defer s.unstage(w)
 		if err := s.refuseKnown(w); err != nil {
 			return err
@@ -162,7 +157,7 @@ func (s *Store) placeStaged(w *Writing) (err error) {
 	if s.closed {
 		return ErrClosed
 	}
-	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), 1); err != nil {
+	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), forPut); err != nil {
 		s.counts.full.Add(1)
 		return err
 	}
@@ -177,7 +172,7 @@ func (s *Store) write(w *Writing) error {
 	head := make([]byte, w.payloadOff())
 	s.secret.Put(head, where, &w.header)
 	var err error
-	if s.inMemory() {
+	if s.memory {
 		err = s.medium.Write(w.at.segment, w.at.off, head)
 	} else {
 		err = s.medium.Write(w.at.segment, w.at.off, head, w.buf)
@@ -218,16 +213,17 @@ func (s *Store) settle(w *Writing, err error) {
 		s.bury(&b)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := &s.segments[w.at.segment]
-	g.pending--
-	dirty := s.dirty.Add(w.block.RecordBytes())
 	if errors.Is(err, ErrFull) && s.open == w.at.segment {
 		s.retire() // the medium could not write there
 		s.counts.writeErrors.Add(1)
 	}
-	if g.state == stateFull && g.pending == 0 || dirty >= s.cfg.FlushBytes {
-		s.wake()
+	s.noLongerPending(w.at.segment)
+	s.mu.Unlock()
+	if s.dirty.Add(w.block.RecordBytes()) >= s.cfg.FlushBytes {
+		wake(s.kick)
+	}
+	if s.memory && s.over.Load() {
+		s.note(s.giveBack())
 	}
 }
 
@@ -263,32 +259,4 @@ func (s *Store) refuseKnown(w *Writing) error {
 	}
 	s.counts.conflicts.Add(1)
 	return ErrConflict
-}
-
-// Flush returns once all that was committed before is on the disk, or with an error at the deadline.
-func (s *Store) Flush(deadline time.Time) error {
-	done := make(chan error, 1)
-	go func() { done <- s.flush() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(time.Until(deadline)):
-		return fmt.Errorf("flush: not done at its deadline")
-	}
-}
-
-func (s *Store) flush() error {
-	s.flushing.Lock()
-	defer s.flushing.Unlock()
-	buried := s.buryAll()
-	n := s.dirty.Load()
-	if n == 0 || !s.medium.Lasts() {
-		return buried
-	}
-	if err := s.medium.Sync(0); err != nil {
-		return errors.Join(buried, err)
-	}
-	s.dirty.Add(-n)
-	s.counts.flushes.Add(1)
-	return buried
 }

@@ -5,6 +5,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,7 @@ func LockFile(fd *FD) error {
 	return wrap("flock", retry(func() error { return unix.Flock(fd.Raw(), unix.LOCK_EX|unix.LOCK_NB) }))
 }
 
-// ReadAt fills p from an offset of a file. It is an error if the file ends before.
+// ReadAt fills p from an offset of a file. The error is io.ErrUnexpectedEOF if the file ends before.
 func ReadAt(fd *FD, off int64, p []byte) error {
 	for len(p) > 0 {
 		n, err := 0, injected("pread")
@@ -40,7 +41,7 @@ func ReadAt(fd *FD, off int64, p []byte) error {
 			return wrap("pread", err)
 		}
 		if n == 0 {
-			return fmt.Errorf("pread of %d bytes at %d: the file ends before", len(p), off)
+			return fmt.Errorf("pread of %d bytes at %d: the file ends before: %w", len(p), off, io.ErrUnexpectedEOF)
 		}
 		p, off = p[n:], off+int64(n)
 	}

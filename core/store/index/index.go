@@ -133,6 +133,58 @@ func (x *Index) Each(f func(b *Block)) {
 	}
 }
 
+// Walk calls f with copies of blocks, from a cursor on, 0 at the beginning, until it has met so many or f returns false: that
+// block is met again by the next call. It returns the next cursor, 0 at the end. A block that is there all the while
+// is met once, or twice if others are removed meanwhile; one that comes or goes meanwhile may be missed. f may call the index.
+func (x *Index) Walk(cursor uint64, most int, f func(b *Block) (goOn bool)) (next uint64) {
+	at := placeOf(cursor)
+	for at.shard < numShards {
+		b, found := x.before(&at)
+		if !found {
+			at = place{at.shard + 1, whole}
+			continue
+		}
+		if most == 0 || !f(&b) {
+			at.left++
+			return at.cursor()
+		}
+		most--
+	}
+	return 0
+}
+
+// place is how far a walk is: shards from the first one on, the blocks of each from the last one on. One that is removed is
+// replaced by the last one, so that what is moved is met again rather than missed.
+type place struct {
+	shard uint32
+	left  uint32 // blocks of the shard that were not met; whole: all
+}
+
+const whole = 1<<32 - 1
+
+func placeOf(cursor uint64) place {
+	if cursor == 0 {
+		return place{0, whole}
+	}
+	return place{uint32(cursor >> 32), uint32(cursor)}
+}
+
+// cursor is not 0: a place at which a walk ends has a block left.
+func (p place) cursor() uint64 { return uint64(p.shard)<<32 | uint64(p.left) }
+
+// before takes the last one of the blocks that are left.
+func (x *Index) before(p *place) (b Block, found bool) {
+	s := &x.shards[p.shard]
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	p.left = min(p.left, uint32(len(s.blocks)))
+	if p.left == 0 {
+		return Block{}, false
+	}
+	p.left--
+	return s.blocks[p.left], true
+}
+
 // SizeBytes is the memory of all tables.
 func (x *Index) SizeBytes() (n int64) {
 	for i := range x.shards {

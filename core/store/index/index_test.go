@@ -122,3 +122,38 @@ func BenchmarkHas(b *testing.B) {
 		x.Has(hashOf(n&0xffff, 256))
 	}
 }
+
+// TestWalk: blocks that are there all the while are met, whatever is added and removed between the pages.
+func TestWalk(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 3))
+	for range 50 {
+		x, stay := New(), map[record.Hash]bool{}
+		for n := range 500 {
+			x.Put(Block{Hash: hashOf(n, 7)})
+			stay[hashOf(n, 7)] = true
+		}
+		met, cursor, pages := map[record.Hash]bool{}, uint64(0), 0
+		for {
+			left := 1 + rng.IntN(40)
+			cursor = x.Walk(cursor, 1+rng.IntN(40), func(b *Block) bool {
+				if left == 0 {
+					return false
+				}
+				left--
+				met[b.Hash] = true
+				return true
+			})
+			if pages++; cursor == 0 {
+				break
+			}
+			gone := hashOf(rng.IntN(500), 7)
+			x.Change(gone, func(*Block) bool { return false })
+			delete(stay, gone)
+			x.Put(Block{Hash: hashOf(1000+rng.IntN(500), 7)})
+		}
+		for h := range stay {
+			require.True(t, met[h])
+		}
+		require.Greater(t, pages, 10)
+	}
+}

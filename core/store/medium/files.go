@@ -91,7 +91,11 @@ func (f *Files) begin(path string, capacityBytes, wanted int64) error {
 			return err
 		}
 	}
-	f.numSegments = int(min(capacityBytes/f.segmentBytes, MaxSegments))
+	if most := MaxSegments * f.segmentBytes; capacityBytes > most {
+		return fmt.Errorf("capacity: %d bytes given; allowed: %d at most (%d segments of %d, which %s has): empty the folder first",
+			capacityBytes, most, MaxSegments, f.segmentBytes, path)
+	}
+	f.numSegments = int(capacityBytes / f.segmentBytes)
 	f.reserved = make([]bool, f.numSegments)
 	return f.shrink()
 }

@@ -2,6 +2,7 @@ package medium
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -78,6 +79,24 @@ func TestShrinks(t *testing.T) {
 	require.EqualValues(t, LeastSegmentBytes, f.SegmentBytes())
 	require.NotEqual(t, secret, f.Secret())
 	require.Error(t, f.Read(0, 0, make([]byte, 1)))
+}
+
+// TestTooManySegments: a folder whose segments are too small for a capacity is refused, and stays as it is.
+func TestTooManySegments(t *testing.T) {
+	path := t.TempDir()
+	require.NoError(t, opened(t, path, leastBytes).Close())
+	_, err := OpenFiles(path, (MaxSegments+1)*LeastSegmentBytes)
+	require.ErrorContains(t, err, "68720525312 bytes given; allowed: 68719476736 at most (65536 segments of 1048576")
+	f := opened(t, path, MaxSegments*LeastSegmentBytes)
+	require.Equal(t, MaxSegments, f.NumSegments())
+}
+
+// TestNeverWritten: a read where nothing was written has an error of its own.
+func TestNeverWritten(t *testing.T) {
+	f := opened(t, t.TempDir(), leastBytes)
+	require.ErrorIs(t, f.Read(1, 0, make([]byte, 10)), io.ErrUnexpectedEOF)
+	defer sys.FailCall("pread", os.ErrPermission)()
+	require.ErrorIs(t, f.Read(1, 0, make([]byte, 10)), os.ErrPermission)
 }
 
 func TestSecondProcessIsRefused(t *testing.T) {

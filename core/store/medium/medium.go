@@ -39,7 +39,7 @@ type Medium interface {
 	Bytes(segment int, off, n int64) []byte
 	// Write puts pieces one behind the other. With an error any part of them may have been written.
 	Write(segment int, off int64, pieces ...[]byte) error
-	// Read fills p. A segment that was never written to that far is an error.
+	// Read fills p. The error is io.ErrUnexpectedEOF if the segment was never written to that far.
 	Read(segment int, off int64, p []byte) error
 	// Sync returns once all that was written to a segment before is on the disk.
 	Sync(segment int) error

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/medium"
+)
+
+// mapped tells when the memory of a store is given back.
+type mapped struct {
+	*medium.Memory
+	closed bool
+}
+
+func (m *mapped) Close() error {
+	m.closed = true
+	return m.Memory.Close()
+}
+
+func newMapped(t *testing.T) *mapped {
+	m, err := medium.NewMemory(medium.LeastSegments * medium.LeastSegmentBytes)
+	require.NoError(t, err)
+	return &mapped{Memory: m}
+}
+
+// TestLeaseOutlivesClose: what a closed store in memory has lent stays readable until the last lease and the last Writing end.
+func TestLeaseOutlivesClose(t *testing.T) {
+	m := newMapped(t)
+	w := newWorld(t, testenv.Seed(t), m, Config{})
+	want := payload("a", 1, 5000)
+	require.NoError(t, w.put("a", "", want))
+	leases := make([]Lease, 2)
+	require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte("a"), []byte("b")}, leases))
+	writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte("c"), Bytes: 100})
+	require.NoError(t, err)
+	data := leases[0].Data()
+	require.NoError(t, w.s.Close())
+	require.Equal(t, want, append([]byte{}, data...))
+	got := make([]byte, 5000)
+	require.NoError(t, leases[0].Read(0, got))
+	require.Equal(t, want, got)
+	require.Zero(t, w.s.Acquire(w.ns, [][]byte{[]byte("a")}, leases[1:]), "a closed store lends nothing")
+	leases[0].Release()
+	require.False(t, m.closed)
+	clear(writing.Buffer())
+	writing.Abort()
+	require.True(t, m.closed)
+	require.Nil(t, leases[0].Data())
+	require.Error(t, leases[0].Read(0, got))
+	require.NoError(t, w.s.Close())
+}
+
+// TestClosedWithoutLeases gives the memory back at once.
+func TestClosedWithoutLeases(t *testing.T) {
+	m := newMapped(t)
+	w := newWorld(t, testenv.Seed(t), m, Config{})
+	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
+	require.NotNil(t, w.get("a"))
+	require.NoError(t, w.s.Close())
+	require.True(t, m.closed)
+	_, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte("c"), Bytes: 100})
+	require.ErrorIs(t, err, ErrClosed)
+	require.Nil(t, w.get("a"))
+}
+
+// TestFilesLeaseAfterClose: a lease of a closed store in files fails to read.
+func TestFilesLeaseAfterClose(t *testing.T) {
+	f, err := medium.OpenFiles(t.TempDir(), medium.LeastSegments*medium.LeastSegmentBytes)
+	require.NoError(t, err)
+	w := newWorld(t, testenv.Seed(t), f, Config{Secret: f.Secret()})
+	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
+	leases := make([]Lease, 1)
+	require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte("a")}, leases))
+	require.NoError(t, w.s.Close())
+	require.Error(t, leases[0].Read(0, make([]byte, 100)))
+	leases[0].Release()
+}

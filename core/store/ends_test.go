@@ -1,0 +1,158 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// removed are keys of which a test knows whether they were deleted, and the delete was flushed.
+type removed struct {
+	*world
+	versions []int  // the last one that was written
+	flushed  []bool // deleted, flushed, and not written again since
+}
+
+func (r *removed) name(i int) string { return fmt.Sprint("mine", i) }
+
+func (r *removed) step() {
+	i := r.rng.IntN(len(r.versions))
+	key := r.name(i)
+	switch r.rng.IntN(4) {
+	case 0: // deleted for good
+		r.delete(key)
+		if r.flush() == nil {
+			r.flushed[i] = true
+		}
+	case 1:
+		r.s.Touch(r.ns, [][]byte{[]byte(key)}) // hot blocks are moved
+	default:
+		r.flushed[i] = false
+		if !r.has(key) {
+			r.versions[i]++
+		}
+		_ = r.put(key, "", payload(key, r.versions[i], 3000))
+	}
+}
+
+// check opens an image. What was deleted before a flush is not there, nor any bytes that were never written.
+func (r *removed) check(image *disk) {
+	one := *r.world
+	one.open(image)
+	defer one.s.stop()
+	for i, version := range r.versions {
+		got := one.get(r.name(i))
+		if got == nil {
+			continue
+		}
+		require.False(r.t, r.flushed[i], "%s was deleted, flushed, and is there", r.name(i))
+		known := false
+		for v := range version + 1 {
+			known = known || bytes.Equal(got, payload(r.name(i), v, 3000))
+		}
+		require.True(r.t, known, "%s has wrong bytes", r.name(i))
+	}
+}
+
+// TestEndsWhileMoving ends the store, killed or without power, while other puts have segments reclaimed.
+func TestEndsWhileMoving(t *testing.T) {
+	for seed := range testenv.NumSeeds(t, 4) {
+		d := newDisk(1<<16, 8)
+		w := newWorld(t, testenv.Seed(t)+seed, d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+		d.before = func(string) { time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond) }
+		var stop atomic.Bool
+		var other sync.WaitGroup
+		other.Go(func() {
+			one := w.another(seed + 100)
+			for i := 0; !stop.Load(); i++ {
+				key := fmt.Sprint("other", i)
+				_ = one.put(key, "", payload(key, 1, one.rng.IntN(9000)))
+			}
+		})
+		r := &removed{world: w, versions: make([]int, 16), flushed: make([]bool, 16)}
+		for step := range 200 {
+			if r.step(); step%3 == 0 {
+				r.check(d.crash(r.rng))
+				r.check(d.killed())
+			}
+		}
+		stop.Store(true)
+		other.Wait()
+		require.NotZero(t, w.s.Stats().MovedBytes)
+	}
+}
+
+// TestDeletedWhileCopied: a block is deleted and the delete flushed at each call of the disk while its segment is being
+// emptied. Neither a kill nor a power cut then brings it back.
+func TestDeletedWhileCopied(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	for at := 0; at < 24; at += step {
+		d := newDisk(1<<16, 8)
+		w := newWorld(t, testenv.Seed(t)+uint64(at), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+		const hot = 3
+		for i := range hot {
+			key := fmt.Sprint("hot", i)
+			require.NoError(t, w.put(key, "", payload(key, 1, 3000)))
+		}
+		pinned := make([]bool, hot)
+		require.Equal(t, hot, w.s.Pin(w.ns, [][]byte{[]byte("hot0"), []byte("hot1"), []byte("hot2")}, time.Now().Add(time.Hour), pinned))
+		w.deleteDuringReclaim(d, at)
+	}
+}
+
+// deleteDuringReclaim deletes a pinned block at the nth call of the disk of a goroutine that reclaims, and looks at what is left
+// if the store ends at a later one.
+func (w *world) deleteDuringReclaim(d *disk, nth int) {
+	calls, deleting := 0, make(chan struct{})
+	var images []*disk
+	d.before = func(string) {
+		if !reclaims() {
+			return
+		}
+		if calls++; calls == nth+1 {
+			go func() {
+				defer close(deleting)
+				w.another(1).delete("hot1")
+				require.NoError(w.t, w.flush())
+			}()
+		}
+		if calls > nth {
+			select { // it may wait for this call
+			case <-deleting:
+				images = append(images, d.ends()...)
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	for i := 0; calls <= nth+8 && i < 150; i++ {
+		key := fmt.Sprint("other", i)
+		_ = w.put(key, "", payload(key, 1, 5000))
+	}
+	require.Greater(w.t, calls, nth)
+	<-deleting
+	d.before = func(string) {}
+	for _, image := range append(images, d.ends()...) {
+		one := *w
+		one.open(image)
+		require.Nil(w.t, one.get("hot1"), "it was deleted and flushed before call %d", nth)
+		one.s.stop()
+	}
+}
+
+// ends are what a kill leaves, and a power cut that loses all that was not flushed.
+func (d *disk) ends() []*disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return []*disk{d.like(d.data), d.like(d.durable)}
+}

@@ -1,0 +1,63 @@
+package store
+
+import "time"
+
+// keep seals segments and flushes, until the store is closed.
+func (s *Store) keep() {
+	tick := time.NewTicker(s.cfg.FlushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-s.kick:
+			if s.dirty.Load() >= s.cfg.FlushBytes {
+				s.tend()
+			}
+		case <-tick.C:
+			s.tend()
+		}
+		s.note(s.sealAll())
+	}
+}
+
+// tend flushes, or at least tries again what could not be overwritten.
+func (s *Store) tend() {
+	if s.cfg.Durability == FlushGroup {
+		s.note(s.flush())
+		return
+	}
+	s.flusher.running.Lock() // a flush that runs meanwhile must not miss what is being tried again
+	defer s.flusher.running.Unlock()
+	s.note(s.buryAll())
+}
+
+// note counts an error, and logs it unless it is the same again: a disk that fails does so at each look.
+func (s *Store) note(err error) {
+	if err == nil {
+		return
+	}
+	s.counts.writeErrors.Add(1)
+	if text := err.Error(); s.noted.Swap(text) != text {
+		s.cfg.Log(text)
+	}
+}
+
+// aheadSegments is how many segments a store has at least that reclaims one before it is needed.
+const aheadSegments = 32
+
+// reclaimAhead reclaims a segment while the open one is being filled, so that no put waits for it, until the store is
+// closed. A small store has too few segments to leave another one free.
+func (s *Store) reclaimAhead() {
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-s.ahead:
+			s.mu.Lock()
+			for !s.closed && !s.reclaiming && len(s.segments) >= aheadSegments && s.numFree() <= forPut && s.reclaim() {
+			}
+			s.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// mostSealing bounds how long a put waits until segments are sealed or reclaimed.
+const mostSealing = 10 * time.Second
+
+// For whom a record is placed: how many free segments it has to leave. The last one is for blocks that are moved.
+const (
+	forMove = 0
+	forPut  = 1
+)
+
+// spot is where a record was placed.
+type spot struct {
+	segment int
+	off     int64
+	life    uint64
+	seq     uint64
+}
+
+// patience bounds what one call does for room.
+type patience struct {
+	until    time.Time
+	reclaims int // that are left: where nearly all is pinned, reclaiming moves blocks and makes no room
+}
+
+// place reserves room for a record. The caller holds mu, which is released while room is made, and takes back what is added to
+// pending once the record is written or given up (written).
+func (s *Store) place(h record.Hash, ns uint16, bytes int64, spare int) (spot, error) {
+	p := patience{time.Now().Add(mostSealing), 2 * len(s.segments)}
+	for s.closed || !s.takes(ns, bytes, spare) {
+		if err := s.begin(spare, &p); err != nil {
+			return spot{}, err
+		}
+	}
+	g := &s.segments[s.open]
+	at := spot{segment: s.open, off: g.next, life: g.life.Load(), seq: s.seq}
+	s.seq++
+	g.next += bytes
+	g.pending++
+	g.placed = append(g.placed, h)
+	g.namespaces[ns] = struct{}{}
+	return at, nil
+}
+
+// takes reports whether the open segment has room for a record.
+func (s *Store) takes(ns uint16, bytes int64, spare int) bool {
+	return s.open != none && !s.isForMoves(spare) && s.segments[s.open].fits(ns, bytes, s.medium.SegmentBytes())
+}
+
+// isForMoves reports whether a put leaves the open segment alone: blocks are being moved, and there is no other room for
+// them.
+func (s *Store) isForMoves(spare int) bool {
+	return spare != forMove && s.reclaiming && s.numFree() == 0
+}
+
+// written takes back what place has added to pending.
+func (s *Store) written(segment int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noLongerPending(segment)
+}
+
+func (s *Store) noLongerPending(segment int) {
+	g := &s.segments[segment]
+	g.pending--
+	if g.state == stateFull && g.pending == 0 {
+		wake(s.kick)
+	}
+}
+
+// begin opens a fresh segment in place of the open one, or waits until the open one takes puts again. The caller holds mu, which
+// is released meanwhile: others may place records then.
+func (s *Store) begin(spare int, p *patience) error {
+	if !s.isForMoves(spare) {
+		s.retire()
+	}
+	for s.open == none || s.isForMoves(spare) {
+		switch {
+		case s.closed:
+			return ErrClosed
+		case !time.Now().Before(p.until):
+			return s.noRoom()
+		case s.starting:
+			s.await(s.turned, p.until)
+		case s.numFree() > spare:
+			s.tryStart(s.freeSegment())
+		case spare == forMove || !s.makeRoom(p):
+			return s.noRoom()
+		}
+	}
+	if s.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// makeRoom reclaims a segment, or waits for those that are being reclaimed or sealed. It reports whether it is worth a look at
+// what there is now.
+func (s *Store) makeRoom(p *patience) bool {
+	if s.reclaiming {
+		s.await(s.turned, p.until)
+		return true
+	}
+	if p.reclaims > 0 && s.reclaim() {
+		p.reclaims--
+		return true
+	}
+	if !s.anyFull() {
+		return s.reclaiming || s.numFree() > forPut
+	}
+	turned := s.turned
+	s.mu.Unlock()
+	s.note(s.sealAll())
+	s.mu.Lock()
+	s.await(turned, p.until)
+	return true
+}
+
+// await waits for a turn, until a time. The caller holds mu, which is released meanwhile.
+func (s *Store) await(turned chan struct{}, until time.Time) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-turned:
+	case <-timer.C:
+	}
+}
+
+// noRoom says why no segment can be had.
+func (s *Store) noRoom() error {
+	for i := range s.segments {
+		if s.segments[i].state == stateLost {
+			return fmt.Errorf("%w: %w", ErrFull, s.failed)
+		}
+	}
+	return fmt.Errorf("%w: all blocks are pinned, or their segments are being read or written to", ErrFull)
+}
+
+// tryStart opens a free segment, if the medium can write to it. The caller holds mu, which is released meanwhile.
+func (s *Store) tryStart(at int) {
+	g := &s.segments[at]
+	s.starting, g.state = true, stateStarting
+	s.mu.Unlock()
+	life, err := s.start(at)
+	s.mu.Lock()
+	s.starting = false
+	if err != nil {
+		s.lose(at, err)
+	} else {
+		g.state, g.next, g.placed = stateOpen, record.PageBytes, g.placed[:0]
+		g.namespaces = map[uint16]struct{}{}
+		g.life.Store(life)
+		s.open = at
+	}
+	s.turn()
+	wake(s.ahead)
+}
+
+// start writes the first page of a segment. It returns the segment's new life.
+func (s *Store) start(at int) (uint64, error) {
+	g := &s.segments[at]
+	var random [8]byte
+	rand.Read(random[:])
+	life := binary.LittleEndian.Uint64(random[:])
+	if s.medium.Lasts() {
+		page := make([]byte, record.PageBytes)
+		s.secret.PutSegment(page, record.Segment{Life: life, Bytes: s.medium.SegmentBytes()})
+		if err := s.medium.Write(at, 0, page); err != nil {
+			return 0, err
+		}
+	}
+	g.disk.Lock()
+	g.footer = record.Tail{}
+	g.disk.Unlock()
+	return life, nil
+}
+
+// lose sets a segment aside that cannot be written to.
+func (s *Store) lose(at int, err error) {
+	s.segments[at].state, s.segments[at].lost = stateLost, time.Now()
+	s.failed = err
+	s.counts.writeErrors.Add(1)
+	s.cfg.Log(fmt.Sprintf("segment %d cannot be written to and is tried again in %v: %v", at, retryLost, err))
+}

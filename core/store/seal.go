@@ -1,0 +1,95 @@
+package store
+
+import (
+	"errors"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// sealAll seals the segments that are full and all of whose records are written.
+func (s *Store) sealAll() error {
+	var errs []error
+	for {
+		at := s.nextToSeal()
+		if at == none {
+			return errors.Join(errs...)
+		}
+		errs = append(errs, s.seal(at))
+	}
+}
+
+func (s *Store) nextToSeal() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, at := range s.toSeal {
+		if s.segments[at].pending == 0 {
+			s.toSeal = append(s.toSeal[:i], s.toSeal[i+1:]...)
+			return at
+		}
+	}
+	return none
+}
+
+// seal writes a segment's footer: what it has, and none of which is written any more. If it cannot, the segment
+// serves all the same, and the next Open reads its records.
+func (s *Store) seal(at int) (err error) {
+	g := &s.segments[at]
+	g.disk.Lock()
+	content := s.footerOf(at)
+	footer := s.secret.PutFooter(g.life.Load(), content)
+	end, tail := s.medium.SegmentBytes(), len(footer)-record.PageBytes
+	// No check covers marks: all of the footer is on the disk before the tail makes it one.
+	if err = s.medium.Write(at, end-int64(len(footer)), footer[:tail]); err == nil {
+		err = s.medium.Sync(at)
+	}
+	if err == nil {
+		err = s.medium.Write(at, end-record.PageBytes, footer[tail:])
+	}
+	if err == nil {
+		g.footer = content.Tail()
+		err = s.medium.Sync(at)
+	}
+	g.disk.Unlock()
+	s.mu.Lock()
+	g.state = stateSealed
+	s.turn()
+	s.mu.Unlock()
+	wake(s.ahead)
+	return err
+}
+
+// footerOf lists a segment's records in order. One that is deleted or moved has an offset of 0. If a key was
+// written again in the same segment, the first of its records stands for the block.
+func (s *Store) footerOf(at int) *record.Footer {
+	g := &s.segments[at]
+	s.mu.Lock()
+	f := &record.Footer{Seq: s.seq, Entries: make([]record.Entry, len(g.placed))}
+	s.mu.Unlock()
+	numbers, listed := map[uint16]uint16{}, map[record.Hash]bool{}
+	for i, h := range g.placed {
+		b, found := s.index.Get(h)
+		if !found || int(b.Segment) != at || listed[h] {
+			continue
+		}
+		listed[h] = true
+		number, known := numbers[b.Namespace]
+		if !known {
+			number = uint16(len(numbers))
+			numbers[b.Namespace] = number
+			f.Namespaces = append(f.Namespaces, s.names.of(NS(b.Namespace)).digest)
+		}
+		f.Entries[i] = entryOf(&b, number)
+	}
+	if len(f.Namespaces) == 0 {
+		f.Namespaces = []record.Digest{{}} // what the entries of no blocks name
+	}
+	return f
+}
+
+func entryOf(b *index.Block, namespace uint16) record.Entry {
+	return record.Entry{
+		Hash: b.Hash, Parent: b.Parent, Stamp: b.Stamp, Off: b.Off,
+		PayloadBytes: b.PayloadBytes, Namespace: namespace, KeyBytes: b.KeyBytes,
+	}
+}

@@ -1,0 +1,123 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// unreadable is a world whose disk has a page that cannot be read.
+type unreadable struct {
+	*world
+	lines  []string
+	blocks map[string]int // the segment of each
+}
+
+func newUnreadable(t *testing.T, sealed bool) (*unreadable, *disk) {
+	d := newDisk(1<<16, 8)
+	u := &unreadable{blocks: map[string]int{}}
+	u.world = newWorld(t, testenv.Seed(t), d, Config{
+		Durability: FlushNone, FlushEvery: time.Hour, Log: func(line string) { u.lines = append(u.lines, line) },
+	})
+	for i := range 24 {
+		key := fmt.Sprint("key", i)
+		require.NoError(t, u.put(key, "", payload(key, 1, 5000)))
+		b, _ := u.s.index.Get(u.s.secret.Hash(&u.digest, []byte(key)))
+		u.blocks[key] = int(b.Segment)
+	}
+	if sealed {
+		require.NoError(t, u.s.sealAllOpen())
+	}
+	image := d.killed()
+	u.s.stop()
+	return u, image
+}
+
+// reopened opens a disk on which a page cannot be read: that is counted and said.
+func (u *unreadable) reopened(d *disk, segment int, off int64) {
+	d.bad[[2]int64{int64(segment), off / record.PageBytes}] = true
+	u.open(d)
+	require.NotZero(u.t, u.s.Stats().ReadErrors)
+	require.Contains(u.t, strings.Join(u.lines, "\n"), fmt.Sprintf("segment %d cannot be read at byte", segment))
+	u.accounts()
+}
+
+// TestUnreadableSegment: blocks of a segment whose first page cannot be read are misses, those of others are there. What was written
+// and deleted since does not come back when the page can be read again.
+func TestUnreadableSegment(t *testing.T) {
+	u, d := newUnreadable(t, true)
+	lost := u.blocks["key0"]
+	u.reopened(d, lost, 0)
+	for key, segment := range u.blocks {
+		require.Equal(t, segment != lost, u.has(key), key)
+	}
+	require.NoError(t, u.put("key0", "", payload("key0", 2, 100)))
+	require.True(t, u.delete("key0"))
+	require.NoError(t, u.flush())
+	clear(d.bad)
+	image := d.ends()[1]
+	u.s.stop()
+	u.open(image)
+	require.False(t, u.has("key0"), "it was deleted and flushed")
+}
+
+// TestUnreadableAndUnwritable: a segment that can be neither read nor made none is not written to, and no flush says that all
+// is well.
+func TestUnreadableAndUnwritable(t *testing.T) {
+	u, d := newUnreadable(t, true)
+	lost := u.blocks["key0"]
+	before := append([]byte{}, d.data[lost]...)
+	d.fails(func(op string) (float64, error) {
+		if op == "write" {
+			return 0, errDisk
+		}
+		return 1, nil
+	})
+	u.reopened(d, lost, 0)
+	require.ErrorContains(t, u.flush(), "may be there again")
+	require.Equal(t, before, d.data[lost])
+	require.False(t, u.s.segments[lost].isFree())
+	d.fails(nil)
+	clear(d.bad)
+	require.NoError(t, u.flush())
+	require.True(t, u.s.segments[lost].isFree())
+}
+
+// TestUnreadableFooter: a segment whose footer cannot be read is read record by record.
+func TestUnreadableFooter(t *testing.T) {
+	u, d := newUnreadable(t, true)
+	u.reopened(d, u.blocks["key0"], d.segmentBytes-record.PageBytes)
+	for key := range u.blocks {
+		require.Equal(t, payload(key, 1, 5000), u.get(key))
+	}
+}
+
+// TestUnreadableRecord: of a segment without a footer the blocks on a page that cannot be read are misses, for good.
+func TestUnreadableRecord(t *testing.T) {
+	for page := range int64(2) { // the header of the first record, and the rest of its payload
+		u, d := newUnreadable(t, false)
+		last := u.blocks["key23"]
+		key := ""
+		for i := 23; i >= 0 && u.blocks[fmt.Sprint("key", i)] == last; i-- {
+			key = fmt.Sprint("key", i)
+		}
+		u.reopened(d, last, (1+page)*record.PageBytes)
+		for other := range u.blocks {
+			require.Equal(t, other != key, u.has(other), other)
+		}
+		require.NoError(t, u.flush())
+		clear(d.bad)
+		image := d.ends()[1]
+		u.s.stop()
+		u.open(image)
+		require.False(t, u.has(key))
+		u.s.stop()
+		u.open(image.killed())
+	}
+}
