@@ -10,6 +10,14 @@ mw_status_t mw_store_open(const mw_store_config_t *config, mw_store_t *store)
 	return mwiStoreOpen(&c, &store->id);
 }
 
+mw_status_t mw_store_warnings(mw_store_t store, char *buf, uint64_t cap, uint64_t *len)
+{
+	NOT_FORKED();
+	NOT_NULL(buf);
+	NOT_NULL(len);
+	return mwiStoreWarnings(store.id, buf, cap, len);
+}
+
 mw_status_t mw_store_close(mw_store_t store)
 {
 	NOT_FORKED();
@@ -89,6 +97,26 @@ mw_status_t mw_store_lease_read(mw_store_lease_t lease, uint64_t address, uint64
 	NOT_FORKED();
 	NOT_NULL(ok);
 	return mwiStoreLeaseRead(lease.id, address, num_bytes, ok);
+}
+
+mw_status_t mw_store_lease_place(mw_store_lease_t lease, mw_store_place_t *place)
+{
+	mw_store_place_t p;
+	mw_status_t status;
+	NOT_FORKED();
+	CHECK_OUT(place);
+	memset(&p, 0, sizeof p);
+	status = mwiStoreLeasePlace(lease.id, &p);
+	if (status == MW_OK)
+		write_sized(place, &p, sizeof p);
+	return status;
+}
+
+mw_status_t mw_store_lease_end(mw_store_lease_t lease, uint8_t *kept)
+{
+	NOT_FORKED();
+	NOT_NULL(kept);
+	return mwiStoreLeaseEnd(lease.id, kept);
 }
 
 mw_status_t mw_store_lease_close(mw_store_lease_t lease)

@@ -20,6 +20,7 @@ import (
 type storeObject struct {
 	*client.Client
 	keys   *wire.Keyring // wiped when the client is closed
+	said   *lines        // warnings that were not taken yet
 	broken uatomic.Error
 
 	mu   sync.Mutex
@@ -52,13 +53,24 @@ func mwiStoreOpen(config *C.mw_store_config_t, id *C.uint64_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		c, err := client.Open(cfg)
-		if err != nil {
+		o := &storeObject{keys: cfg.Keys, said: &lines{}}
+		cfg.Warn = o.said.add
+		if o.Client, err = client.Open(cfg); err != nil {
 			wipe(cfg.Keys)
 			return err
 		}
-		*id = C.uint64_t(stores.add(&storeObject{Client: c, keys: cfg.Keys}))
+		*id = C.uint64_t(stores.add(o))
 		return nil
+	})
+}
+
+//export mwiStoreWarnings
+func mwiStoreWarnings(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return onStore(id, func(o *storeObject) error {
+		if size < 4096 {
+			return invalid("cap is %d, needed 4096", size)
+		}
+		return copyOut(o.said.take(size), unsafe.Pointer(buf), size, length)
 	})
 }
 

@@ -21,13 +21,15 @@ const maxNumber = 65535
 func storeConfigOf(c *C.mw_store_config_t) (cfg client.Config, err error) {
 	if err := inRanges([]ranged{
 		{choice("num_requests", 0, maxNumber), int64(c.num_requests)},
+		{choice("transport", C.MW_TRANSPORT_AUTO, C.MW_TRANSPORT_TCP), int64(c.transport)},
+		{choice("reserved", 0, 0), int64(c.reserved)},
 		{choice("timeout_us", 0, time.Hour.Microseconds()), int64(c.timeout_us)},
 		{choice("connect_timeout_us", 0, time.Hour.Microseconds()), int64(c.connect_timeout_us)},
 	}); err != nil {
 		return cfg, err
 	}
 	cfg.Timeout, cfg.Connect = fromMicros(c.timeout_us), fromMicros(c.connect_timeout_us)
-	cfg.Requests = int(c.num_requests)
+	cfg.Requests, cfg.Carrier = int(c.num_requests), client.Carrier(c.transport)
 	if cfg.Protection, err = protectionOf(c.protection); err != nil {
 		return cfg, err
 	}

@@ -41,7 +41,12 @@ func addLeases(o *storeObject, found []*client.Lease, ids *C.uint64_t, lengths *
 func forgetLeases(o *storeObject) {
 	closing.Lock()
 	defer closing.Unlock()
-	leases.drop(func(l *leaseObject) bool { return l.of == o })
+	leases.drop(func(l *leaseObject) bool {
+		if l.of == o {
+			l.Forget()
+		}
+		return l.of == o
+	})
 }
 
 //export mwiStoreLookup
@@ -85,6 +90,39 @@ func mwiStoreLeaseRead(id, address, size uint64, ok *C.uint8_t) C.mw_status_t {
 		if whole {
 			*ok = 1
 		}
+		return nil
+	})
+}
+
+//export mwiStoreLeasePlace
+func mwiStoreLeasePlace(id uint64, to *C.mw_store_place_t) C.mw_status_t {
+	l, err := leases.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(l.of, func() error {
+		place, there := l.Place()
+		if !there {
+			return errNone
+		}
+		to.fd, to.offset = C.int32_t(place.FD), C.uint64_t(place.Offset)
+		to.left_us = C.int64_t(max(0, time.Until(place.Until).Microseconds()))
+		return nil
+	})
+}
+
+//export mwiStoreLeaseEnd
+func mwiStoreLeaseEnd(id uint64, kept *C.uint8_t) C.mw_status_t {
+	l, err := leases.take(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(l.of, func() error {
+		*kept = 0
+		if l.End() {
+			*kept = 1
+		}
+		l.Forget()
 		return nil
 	})
 }
@@ -155,6 +193,9 @@ type storeReport struct {
 	Broken      uint64                     `json:"broken"`
 	Probes      uint64                     `json:"probes_failed"`
 	Refused     uint64                     `json:"refused"`
+	Moved       uint64                     `json:"moved"`
+	Latched     uint64                     `json:"latched_to_tcp"`
+	Carriers    map[string]string          `json:"carriers"`
 	Replies     map[string]uint64          `json:"replies"`
 	Servers     map[string]json.RawMessage `json:"servers"`
 }
@@ -166,6 +207,7 @@ func reportOf(c *client.Client) storeReport {
 		Up: up, Hits: n.Hits.Load(), Misses: n.Misses.Load(), BadTags: n.BadTags.Load(), TooSmall: n.TooSmall.Load(),
 		Late: n.Late.Load(), Unreachable: n.Unreachable.Load(), Capped: n.Capped.Load(), Broken: n.Broken.Load(),
 		Probes: n.ProbesFailed.Load(), Refused: n.Refused.Load(),
+		Moved: n.Moved.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),
 		Replies: map[string]uint64{}, Servers: map[string]json.RawMessage{},
 	}
 	for _, err := range why {

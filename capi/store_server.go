@@ -26,6 +26,7 @@ import (
 type serverObject struct {
 	*server.Server
 	store  *store.Store
+	arena  server.Arena
 	keys   *wire.Keyring
 	log    *lines
 	broken uatomic.Error
@@ -136,7 +137,7 @@ func (o *serverObject) open(c *C.mw_store_server_config_t) error {
 		return err
 	}
 	o.Server, err = server.Listen(server.Config{
-		Store: server.Of(o.store), Storage: uint8(c.storage), Addr: listen, Keys: o.keys, Protection: protection,
+		Store: server.Of(o.store), Storage: uint8(c.storage), Arena: o.arena, Addr: listen, Keys: o.keys, Protection: protection,
 		MaxClients: int(c.num_clients), Stats: func() any { return o.store.Stats() }, Log: o.log.add,
 	})
 	if err != nil {
@@ -166,7 +167,7 @@ func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, err
 		if err != nil {
 			return nil, err
 		}
-		cfg.Medium = m
+		cfg.Medium, o.arena = m, m
 		return store.Open(cfg)
 	}
 	path, err := textOf("config->path", &c.path)
@@ -177,7 +178,7 @@ func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, err
 	if err != nil {
 		return nil, err
 	}
-	cfg.Medium, cfg.Secret = m, m.Secret()
+	cfg.Medium, cfg.Secret, o.arena = m, m.Secret(), m
 	return store.Open(cfg)
 }
 

@@ -48,13 +48,28 @@ typedef struct {
 	int64_t connect_timeout_us; /* 0: 2 s */
 	uint32_t num_requests;   /* the most at a time; 0: 1024; at most 65535 */
 	uint32_t protection;     /* MW_PROTECTION_*: the same at the servers */
+	uint32_t transport;      /* MW_TRANSPORT_AUTO, _SHM or _TCP: what brings the blocks of gets */
+	uint32_t reserved;       /* 0 */
 } mw_store_config_t;
+
+/*
+ * MW_TRANSPORT_SHM reads blocks where they lie at a server of the same host, and a server
+ * where that cannot be refuses the client. MW_TRANSPORT_AUTO does so where it can, and has
+ * other servers send blocks by TCP. A server where shared memory itself has failed stays
+ * with TCP for as long as the client lives, and a warning says so once.
+ */
 
 /*
  * Connects to all servers. One that cannot be reached is no error. MW_ERR_REFUSED: a
  * server does not take this client.
  */
 mw_status_t mw_store_open(const mw_store_config_t *config, mw_store_t *store);
+
+/*
+ * Takes the warnings since the last call, each a line with its end, as many as have room;
+ * `cap` is at least 4096. A warning is new if *len is not 0.
+ */
+mw_status_t mw_store_warnings(mw_store_t store, char *buf, uint64_t cap, uint64_t *len);
 
 /* Ends what runs, as misses. Afterwards all memory is the caller's, and the ids of the
    client and of its leases are invalid. */
@@ -130,6 +145,26 @@ mw_status_t mw_store_lookup(mw_store_t store, const mw_store_request_t *request,
 
 /* Reads the whole block. *ok is 0 if the lease is over, or if the bytes are wrong. */
 mw_status_t mw_store_lease_read(mw_store_lease_t lease, uint64_t address, uint64_t num_bytes, uint8_t *ok);
+
+typedef struct {
+	uint32_t size;
+	int32_t fd;              /* a file that can be mapped for reading; the lease's */
+	uint64_t offset;         /* of the block there: any number */
+	int64_t left_us;         /* until the server may end the lease by itself */
+} mw_store_place_t;
+
+/*
+ * Says where the block lies, so that it can be read without a copy: in memory of a server
+ * of this host. Its bytes were compared there. They stay what they are until the lease is
+ * closed, for left_us at most, and as long as the connection is there; mw_store_lease_end
+ * says whether they have. A mapping stays readable as long as the caller has it.
+ * MW_IN_PROGRESS: the block is not to be had so, and nothing is written: read it.
+ */
+mw_status_t mw_store_lease_place(mw_store_lease_t lease, mw_store_place_t *place);
+
+/* Closes a lease. *kept is 1 if the server has kept the block until now: what was read at its
+   place are its bytes. Else they may be another block's. */
+mw_status_t mw_store_lease_end(mw_store_lease_t lease, uint8_t *kept);
 
 /* Ends a lease; its id is invalid. */
 mw_status_t mw_store_lease_close(mw_store_lease_t lease);

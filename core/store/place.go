@@ -167,18 +167,19 @@ func (s *Store) tryStart(at int) {
 	wake(s.ahead)
 }
 
-// start writes the first page of a segment. It returns the segment's new life.
+// start makes room for a segment, and writes its first page where that lasts. It returns the segment's new life.
 func (s *Store) start(at int) (uint64, error) {
 	g := &s.segments[at]
 	var random [8]byte
 	rand.Read(random[:])
 	life := binary.LittleEndian.Uint64(random[:])
+	var page []byte // without one the medium only makes room for the segment
 	if s.medium.Lasts() {
-		page := make([]byte, record.PageBytes)
+		page = make([]byte, record.PageBytes)
 		s.secret.PutSegment(page, record.Segment{Life: life, Bytes: s.medium.SegmentBytes()})
-		if err := s.medium.Write(at, 0, page); err != nil {
-			return 0, err
-		}
+	}
+	if err := s.medium.Write(at, 0, page); err != nil {
+		return 0, err
 	}
 	g.disk.Lock()
 	g.footer = record.Tail{}

@@ -524,6 +524,8 @@ class mw_store_config_t(Structure):
         ("connect_timeout_us", c_int64),
         ("num_requests", c_uint32),
         ("protection", c_uint32),
+        ("transport", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -549,6 +551,15 @@ class mw_store_completion_t(Structure):
         ("id", c_uint64),
         ("status", c_int32),
         ("reserved", c_uint32),
+    ]
+
+
+class mw_store_place_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("fd", c_int32),
+        ("offset", c_uint64),
+        ("left_us", c_int64),
     ]
 
 
@@ -599,6 +610,7 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_store_config_t,
         mw_store_request_t,
         mw_store_completion_t,
+        mw_store_place_t,
         mw_store_server_config_t,
     )
 }
@@ -671,6 +683,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_transfer_cancel": (c_int32, (mw_transfer_t,)),
     "mw_transfer_close": (c_int32, (mw_transfer_t,)),
     "mw_store_open": (c_int32, (POINTER(mw_store_config_t), POINTER(mw_store_t))),
+    "mw_store_warnings": (c_int32, (mw_store_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_store_close": (c_int32, (mw_store_t,)),
     "mw_store_do": (
         c_int32,
@@ -698,6 +711,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (mw_store_t, POINTER(mw_store_request_t), POINTER(c_uint64), POINTER(c_int64)),
     ),
     "mw_store_lease_read": (c_int32, (mw_store_lease_t, c_uint64, c_uint64, POINTER(c_uint8))),
+    "mw_store_lease_place": (c_int32, (mw_store_lease_t, POINTER(mw_store_place_t))),
+    "mw_store_lease_end": (c_int32, (mw_store_lease_t, POINTER(c_uint8))),
     "mw_store_lease_close": (c_int32, (mw_store_lease_t,)),
     "mw_store_list": (
         c_int32,

@@ -69,14 +69,15 @@ var layers = []layer{
 	{"core/store", []string{"core/store/tag", "core/store/record", "core/store/index", "core/store/medium"}},
 	{"core/store/message", []string{"core/store/tag"}},
 	{"core/store/stream", []string{"core/wire"}},
+	{"core/store/local", []string{"core/internal/sys"}},
 	{"core/store/server", []string{
-		"core/internal/accept", "core/internal/safego", "core/pool", "core/wire",
-		"core/store", "core/store/tag", "core/store/message", "core/store/stream",
+		"core/internal/accept", "core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
+		"core/store", "core/store/tag", "core/store/message", "core/store/stream", "core/store/local",
 	}},
 	{"core/store/server/servertest", []string{"core/store", "core/store/tag", "core/store/server"}},
 	{"core/store/client", []string{
 		"core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
-		"core/store/tag", "core/store/message", "core/store/stream",
+		"core/store/tag", "core/store/message", "core/store/stream", "core/store/local",
 	}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.

@@ -121,7 +121,11 @@ static mw_status_t call_store_other(void)
 	mw_bytes_t prefix = {ADDRESS("key"), below(4)}, none = {0, 0};
 	int32_t fd;
 	uint8_t ok;
-	switch (below(7)) {
+	mw_store_place_t place = {.size = sizeof place};
+	switch (below(10)) {
+	case 7: return mw_store_lease_place(lease, rarely(64) ? NULL : &place);
+	case 8: return mw_store_lease_end(lease, rarely(64) ? NULL : &ok);
+	case 9: return mw_store_warnings(some_store(), rarely(64) ? NULL : text, cap, rarely(64) ? NULL : &len);
 	case 0: return mw_store_event_fd(some_store(), rarely(64) ? NULL : &fd);
 	case 1: return mw_store_lease_read(lease, ADDRESS(store_blocks[0]), rarely(4) ? below(STORE_BYTES) : STORE_BYTES, &ok);
 	case 2: return mw_store_lease_close(lease);

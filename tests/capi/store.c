@@ -3,6 +3,8 @@
  * A refused call gives a status and a message that names what is wrong, and writes nothing.
  */
 #include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "moewire_store.h"
@@ -113,6 +115,19 @@ static void test_submit(mw_store_t s)
 	STATUS(MW_IN_PROGRESS, mw_store_drain(s, &done, ok, lengths));
 }
 
+/* The block "first" where it lies: the file can be read there, and not be written to. */
+static void test_place(mw_store_lease_t lease)
+{
+	char there[5], other = 'x';
+	mw_store_place_t place = {.size = sizeof place};
+	INVALID("place is NULL", mw_store_lease_place(lease, NULL));
+	STATUS(MW_OK, mw_store_lease_place(lease, &place));
+	CHECK(place.left_us > 0 && place.left_us <= 30000000);
+	CHECK(pread(place.fd, there, 5, (off_t)place.offset) == 5 && memcmp(there, "first", 5) == 0);
+	CHECK(pwrite(place.fd, &other, 1, (off_t)place.offset) == -1);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, place.fd, 0) == MAP_FAILED);
+}
+
 static void test_lookup(mw_store_t s)
 {
 	uint64_t leases[3], len = 0;
@@ -129,10 +144,14 @@ static void test_lookup(mw_store_t s)
 	INVALID("buffers of 4 bytes given for a block of 5", mw_store_lease_read(a, ADDRESS(into), 4, &ok));
 	STATUS(MW_OK, mw_store_lease_read(a, ADDRESS(into), sizeof into, &ok));
 	CHECK(ok == 1 && memcmp(into, "first\0\0", 8) == 0);
+	test_place(a);
 	STATUS(MW_OK, mw_store_lease_close(a));
 	SAYS(MW_ERR_HANDLE, "was closed", mw_store_lease_close(a));
 	SAYS(MW_ERR_HANDLE, "was closed", mw_store_lease_read(a, ADDRESS(into), sizeof into, &ok));
-	STATUS(MW_OK, mw_store_lease_close(b));
+	ok = 9;
+	STATUS(MW_OK, mw_store_lease_end(b, &ok));
+	CHECK(ok == 1);
+	SAYS(MW_ERR_HANDLE, "was closed", mw_store_lease_end(b, &ok));
 
 	STATUS(MW_OK, mw_store_list(s, &three[1], &none, list, sizeof list, &len));
 	CHECK(len == 5 && memcmp(list, "\0\0\1\0b", 5) == 0); /* no cursor; "b" */
@@ -209,6 +228,8 @@ static void test_bad_configs(void)
 	BAD("config->timeout_us is -1", c.timeout_us = -1);
 	BAD("config->connect_timeout_us is -1", c.connect_timeout_us = -1);
 	BAD("config->protection is 2", c.protection = 2);
+	BAD("config->transport is 3", c.transport = 3);
+	BAD("config->reserved is 1", c.reserved = 1);
 	BAD("config->salt has 70000 bytes", c.salt.num_bytes = 70000);
 #undef BAD
 #define BAD(words, change) \

@@ -266,7 +266,7 @@ def test_a_client_that_cannot_be_opened(served: Served, monkeypatch: pytest.Monk
         ({"namespace": ""}, "namespace: an empty one given"),
         ({"namespace": 7}, "namespace: a int given"),
         ({"namespace": Namespace("m" * 5000)}, "5[0-9]* bytes; allowed: 4096"),
-        ({"transport": "shm"}, "transport: 'shm' given; allowed: auto, tcp"),
+        ({"transport": "rdma"}, "transport: 'rdma' given; allowed: auto, shm, tcp"),
         ({"timeout_us": 0}, "timeout_us: 0 given"),
         ({"protection": "none"}, "protection: 'none' given"),
     ):

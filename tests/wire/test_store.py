@@ -35,6 +35,7 @@ CODES = {
     "read": 0x2E,
     "release": 0x2F,
     "bad": 0x30,
+    "share": 0x31,
 }
 STATUSES = [
     "ok",
@@ -112,7 +113,14 @@ def test_parts_and_entries() -> None:
     for vector in VECTORS["Entries"]:
         encoded = struct.pack("<B3xI", vector["Status"], vector["Length"]).hex() + vector["Tag"]
         assert encoded == vector["Get"]
-        assert encoded + struct.pack("<Q", vector["Handle"]).hex() == vector["LookedUp"]
+        looked_up = encoded + struct.pack("<Q", vector["Handle"]).hex()
+        assert looked_up == vector["LookedUp"]
+        assert looked_up + struct.pack("<Q", vector["Place"]).hex() == vector["Placed"]
+
+
+def test_share() -> None:
+    share = VECTORS["Share"]
+    assert struct.pack("<QQ", share["ArenaBytes"], share["HoldUs"]).hex() == share["Shared"]
 
 
 def test_tables() -> None:

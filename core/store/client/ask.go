@@ -22,6 +22,7 @@ type ask struct {
 
 	via      *link // that has answered
 	answered bool
+	placed   bool // the answer says where blocks lie
 	status   message.Status
 	answer   []byte
 }
@@ -52,6 +53,7 @@ func (l *link) answer(head *wire.Head, t *part) error {
 	}
 	if t.call != nil {
 		t.ask.via, t.ask.answered, t.ask.status, t.ask.answer = l, true, message.Status(head.Status), b
+		t.ask.placed = t.placed
 	}
 	return nil
 }

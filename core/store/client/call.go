@@ -69,6 +69,9 @@ type part struct {
 	next, off int      // get: what the next message of the reply is about
 	gave      [][]byte // memory that was made for what is got
 	ask       *ask     // what is of one server
+
+	placed bool // the reply says where blocks lie
+	again  bool // get: blocks that were not any more where they had been
 }
 
 func (c *Client) check(r *Request) error {

@@ -39,13 +39,15 @@ type Config struct {
 	Servers    []string // host:port, each once
 	Namespace  message.Namespace
 	Keys       *wire.Keyring
-	Protection wire.Protection  // digest
-	Timeout    time.Duration    // 250 ms without progress
-	Connect    time.Duration    // 2 s for a connection
-	ProbeMin   time.Duration    // 500 ms between the first probes of a server that is gone
-	ProbeMax   time.Duration    // 5 s between later ones
-	Requests   int              // 1024 at a time
-	Now        func() time.Time // of handshakes; nil: time.Now
+	Protection wire.Protection   // digest
+	Timeout    time.Duration     // 250 ms without progress
+	Connect    time.Duration     // 2 s for a connection
+	ProbeMin   time.Duration     // 500 ms between the first probes of a server that is gone
+	ProbeMax   time.Duration     // 5 s between later ones
+	Requests   int               // 1024 at a time
+	Carrier    Carrier           // what brings blocks: CarrierAuto
+	Warn       func(line string) // told once of a server whose blocks come by TCP though they could come better
+	Now        func() time.Time  // of handshakes; nil: time.Now
 
 	// Dial makes a connection; nil: TCP.
 	Dial func(ctx context.Context, addr string) (Conn, error)
@@ -74,6 +76,9 @@ func (c *Config) fill() {
 	if c.Dial == nil {
 		c.Dial = dialTCP
 	}
+	if c.Warn == nil {
+		c.Warn = func(string) {}
+	}
 }
 
 func (c *Config) check() error {
@@ -83,6 +88,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: %d servers given; allowed: 1 to %d", ErrArgument, len(c.Servers), maxServers)
 	case len(slices.Compact(sorted)) < len(c.Servers):
 		return fmt.Errorf("%w: a server is given twice in %q", ErrArgument, c.Servers)
+	case c.Carrier > CarrierTCP:
+		return fmt.Errorf("%w: carrier %d given; allowed: CarrierAuto to CarrierTCP", ErrArgument, c.Carrier)
 	case c.Keys == nil:
 		return fmt.Errorf("%w: no key given; there is no mode without", ErrArgument)
 	case c.Namespace.Bytes() > message.MaxNamespaceBytes:

@@ -147,7 +147,7 @@ func TestFlippedBits(t *testing.T) {
 	data := noise(newRand(t), 100<<10)
 	mustPut(t, dial(t, one(s)), "key", data)
 	for at := int64(400); at < 101<<10; at += 7001 {
-		c, r := relayed(t, s, 500*time.Millisecond)
+		c, r := relayed(t, s, 500*time.Millisecond, by(CarrierTCP))
 		back(t, c)
 		r.flip.Store(at)
 		got, err := c.Get([]byte("key"))

@@ -83,7 +83,7 @@ func FuzzHostileServer(f *testing.F) {
 			payload: payload, keys: ring,
 		}
 		c, err := Open(Config{
-			Servers: []string{"liar"}, Keys: ring, Dial: s.dial, Timeout: 20 * time.Millisecond, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour,
+			Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: ring, Dial: s.dial, Timeout: 20 * time.Millisecond, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour,
 		})
 		require.NoError(t, err)
 		into := [][][]byte{{make([]byte, 5)}, {make([]byte, 5)}}
@@ -115,7 +115,7 @@ func TestPartsHaveAnOrder(t *testing.T) {
 		head:    wire.Head{Code: message.Get, Reply: true, Extra: p.Encode(make([]byte, message.PartExtraBytes))},
 		payload: append(e.Append(nil), block...), keys: keys(t, keyA),
 	}
-	c, err := Open(Config{Servers: []string{"liar"}, Keys: s.keys, Dial: s.dial, Timeout: patience, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour})
+	c, err := Open(Config{Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: s.keys, Dial: s.dial, Timeout: patience, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour})
 	require.NoError(t, err)
 	done, err := c.Do(Request{Op: message.Get, Keys: [][]byte{[]byte("key"), []byte("other")}})
 	require.NoError(t, err)

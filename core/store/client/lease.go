@@ -7,11 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/tag"
 )
 
-// Lease is a block that a server keeps until Release, the end of its time or of the
+// Lease is a block that a server keeps until End, Release, the end of its time or of the
 // connection. Safe for concurrent use.
 type Lease struct {
 	client *Client
@@ -21,6 +22,11 @@ type Lease struct {
 	bytes  int
 	tag    tag.Tag
 	over   atomic.Bool
+
+	view  *local.View // where the block lies, if that can be read; until Release
+	place int64
+	until time.Time // a view: when the server ends the lease, at the earliest
+	given atomic.Bool
 }
 
 // Lookup leases blocks for a time, which the server may shorten: 0 is what it likes. By
@@ -43,31 +49,57 @@ func (c *Client) Lookup(keys [][]byte, hold time.Duration) ([]*Lease, error) {
 func (c *Client) lookup(t *part, hold time.Duration, leases []*Lease) error {
 	p := c.peers[c.serverOf(t.keys[0])]
 	n, keys, at := len(t.keys), t.keys, t.at
-	a := &ask{most: n * message.LookupBytes}
+	a := &ask{most: n * message.PlacedBytes}
 	t.code, t.ask, t.hold = message.Lookup, a, hold
+	asked := time.Now()
 	said, err := c.one(p, t, 0)
 	if err != nil {
 		c.counts.Misses.Add(uint64(n))
 		return err
 	}
-	if len(said) != n*message.LookupBytes {
+	size := message.LookupBytes
+	if a.placed {
+		size = message.PlacedBytes
+	}
+	if len(said) != n*size {
 		return message.ErrMalformed
 	}
 	for i := range n {
-		var e message.Entry
-		if err := e.Decode(said[i*message.LookupBytes : (i+1)*message.LookupBytes]); err != nil {
+		l := &Lease{client: c, link: a.via, key: bytes.Clone(keys[i])}
+		found, err := l.decode(said[i*size:(i+1)*size], asked, hold)
+		switch {
+		case err != nil:
 			return err
-		}
-		if e.Status != message.OK {
+		case found:
+			c.counts.Hits.Add(1)
+			leases[at[i]] = l
+		default:
 			c.counts.Misses.Add(1)
-			continue
-		}
-		c.counts.Hits.Add(1)
-		leases[at[i]] = &Lease{
-			client: c, link: a.via, handle: e.Handle, key: bytes.Clone(keys[i]), bytes: int(e.Bytes), tag: e.Tag,
 		}
 	}
 	return nil
+}
+
+// decode reads an entry of the reply to a lookup.
+func (l *Lease) decode(b []byte, asked time.Time, hold time.Duration) (found bool, err error) {
+	var e message.Entry
+	var place uint64
+	if len(b) == message.PlacedBytes {
+		place, err = e.DecodePlaced(b, l.link.arenaBytes)
+	} else {
+		err = e.Decode(b)
+	}
+	if err != nil || e.Status != message.OK {
+		return false, err
+	}
+	l.handle, l.bytes, l.tag = e.Handle, int(e.Bytes), e.Tag
+	if len(b) == message.PlacedBytes && l.link.view.Hold() {
+		if hold == 0 || hold > l.link.hold {
+			hold = l.link.hold
+		}
+		l.view, l.place, l.until = l.link.view, int64(place), asked.Add(hold)
+	}
+	return true, nil
 }
 
 // Bytes is the length of the block.
@@ -78,6 +110,9 @@ func (l *Lease) Bytes() int { return l.bytes }
 func (l *Lease) Read(pieces [][]byte) (bool, error) {
 	if size(pieces) < l.bytes {
 		return false, fmt.Errorf("%w: buffers of %d bytes given for a block of %d", ErrArgument, size(pieces), l.bytes)
+	}
+	if l.copyTo(pieces) {
+		return true, nil
 	}
 	tagger := l.link.tags.Clone()
 	tagger.Begin(l.key, l.bytes)
@@ -118,14 +153,34 @@ func (l *Lease) ask(code message.Code, a *ask) ([]byte, error) {
 	return l.client.one(l.link, &part{code: code, ask: a}, 0)
 }
 
-// Release ends the lease. Idempotent.
-func (l *Lease) Release() {
+// End ends the lease, and reports whether the server has kept the block until now. false: it has
+// not, or does not answer. Idempotent: a later call says false.
+func (l *Lease) End() bool {
 	if l.over.Swap(true) {
-		return
+		return false
 	}
-	a := &ask{payload: message.AppendHandle(nil, l.handle)}
+	a := &ask{payload: message.AppendHandle(nil, l.handle), most: message.FoundBytes(1)}
 	a.said.NumKeys = 1
-	_, _ = l.client.one(l.link, &part{code: message.Release, ask: a}, 0)
+	said, err := l.client.one(l.link, &part{code: message.Release, ask: a}, 0)
+	if err != nil {
+		return false
+	}
+	var kept [1]bool
+	_, err = message.Found(said, kept[:])
+	return err == nil && kept[0]
+}
+
+// Release ends the lease, if End has not, and what it has of the server's arena. Idempotent.
+func (l *Lease) Release() {
+	l.End()
+	l.Forget()
+}
+
+// Forget gives up what the lease has of the server's arena, and leaves its end to its time. Idempotent.
+func (l *Lease) Forget() {
+	if l.view != nil && !l.given.Swap(true) {
+		l.view.Release()
+	}
 }
 
 // fillPieces copies b to the beginning of pieces and returns what is left of them.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/store/tag"
@@ -24,12 +25,16 @@ var errChanged = errors.New("a block was changed on its way from the server")
 // link is one connection to a server. Its parts are its own until it has ended, and
 // complete then: so no memory of a caller is touched after its completion.
 type link struct {
-	peer   *peer
-	nc     net.Conn
-	in     *stream.Reader
-	opened message.Opened
-	secret [32]byte    // masks the key of tags
-	tags   *tag.Tagger // to be cloned
+	peer       *peer
+	nc         net.Conn
+	in         *stream.Reader
+	opened     message.Opened
+	secret     [32]byte    // masks the key of tags
+	tags       *tag.Tagger // to be cloned
+	invited    [32]byte    // the secret of share
+	view       *local.View // of the server's arena, if blocks are read there
+	arenaBytes uint64
+	hold       time.Duration // how long a lease lives at most, where there is a view
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -59,35 +64,35 @@ type link struct {
 func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	timeout := p.client.cfg.Timeout
 	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, secret: session.Export(message.TagSecret)}
+	l.invited = session.Export(message.ShareSecret)
 	l.wake.L = &l.mu
 	l.in = stream.NewReader(nc, session, stream.Limits{Idle: timeout, Total: time.Minute})
 	l.out = stream.NewWriter(nc, session, timeout, func() { l.wrote.Store(stream.Now()) })
 	return l
 }
 
-// open opens the namespace, before anything else is sent.
+// begin opens the namespace and gets the server's arena, before anything else is sent.
+func (l *link) begin(deadline time.Time) error {
+	if err := l.open(); err != nil {
+		return err
+	}
+	if err := l.share(deadline); err != nil {
+		return err
+	}
+	err := l.nc.SetDeadline(time.Time{})
+	if err != nil && l.view != nil {
+		err = errors.Join(err, l.view.Close())
+	}
+	return err
+}
+
 func (l *link) open() error {
 	l.table = l.peer.client.cfg.Namespace.Append(l.table[:0])
-	said := message.Request{}
-	l.head = wire.Head{Code: message.Open, Extra: said.Encode(l.extra[:])}
-	if err := l.out.Append(&l.head, [][]byte{l.table}); err != nil {
-		return err
+	status, reply, err := l.first(message.Open, message.OpenedBytes)
+	if err == nil && status.Refuses() {
+		err = fmt.Errorf("the namespace was refused: %v", status)
 	}
-	if err := l.out.Flush(); err != nil {
-		return err
-	}
-	head, err := l.in.Next()
 	if err != nil {
-		return err
-	}
-	if head.Code != message.Open || !head.Reply || head.PayloadBytes > message.OpenedBytes || head.Refused {
-		return fmt.Errorf("the namespace was refused: %v", message.Status(head.Status))
-	}
-	reply := make([]byte, head.PayloadBytes)
-	if err := l.in.Read(reply); err != nil {
-		return err
-	}
-	if err := l.in.End(); err != nil {
 		return err
 	}
 	if err := l.opened.Decode(reply); err != nil {
@@ -95,7 +100,31 @@ func (l *link) open() error {
 	}
 	l.tags = tag.New(l.opened.TagKey.Mask(l.secret), l.peer.client.digest)
 	l.maker, l.checker = l.tags.Clone(), l.tags.Clone()
-	return l.nc.SetDeadline(time.Time{})
+	return nil
+}
+
+// first asks something of which the payload is l.table, and waits for the answer, of at most so many bytes.
+func (l *link) first(code message.Code, most int) (status message.Status, reply []byte, err error) {
+	said := message.Request{}
+	l.head = wire.Head{Code: code, Extra: said.Encode(l.extra[:])}
+	if err := l.out.Append(&l.head, [][]byte{l.table}); err != nil {
+		return 0, nil, err
+	}
+	if err := l.out.Flush(); err != nil {
+		return 0, nil, err
+	}
+	head, err := l.in.Next()
+	if err != nil {
+		return 0, nil, err
+	}
+	if head.Code != code || !head.Reply || head.PayloadBytes > int64(max(most, message.MaxTextBytes)) {
+		return 0, nil, message.ErrMalformed
+	}
+	reply = make([]byte, head.PayloadBytes)
+	if err := l.in.Read(reply); err != nil {
+		return 0, nil, err
+	}
+	return message.Status(head.Status), reply, l.in.End()
 }
 
 // run serves the link until it has ended, and completes what it has left.
@@ -117,6 +146,9 @@ func (l *link) run() {
 		t.complete()
 	}
 	l.queue, l.running = nil, nil
+	if l.view != nil {
+		_ = l.view.Close()
+	}
 }
 
 // complete ends a part whose memory is not used any more.
@@ -177,6 +209,7 @@ const smallPutBytes = 8 << 10
 func (l *link) take(t *part) uint64 {
 	l.nextID++
 	l.running[l.nextID] = t
+	t.placed = l.placed(t)
 	t.writing, l.sending = true, true
 	return l.nextID
 }
@@ -241,6 +274,9 @@ func (l *link) write(id uint64, t *part) error {
 	said := message.Request{Namespace: l.opened.Namespace, NumKeys: uint16(len(t.keys)), DeadlineUs: micros(t.timeout)}
 	if t.code == message.Lookup {
 		said.DeadlineUs = micros(t.hold)
+	}
+	if t.placed {
+		said.Flags = message.FlagPlace
 	}
 	l.table, l.pieces = l.table[:0], l.pieces[:0]
 	switch t.code {

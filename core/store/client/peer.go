@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/store/message"
@@ -28,6 +29,8 @@ type peer struct {
 	number int
 	name   string
 	first  chan error // how the first try ended
+	// why blocks come by TCP for as long as the client lives
+	latched atomic.Pointer[error]
 
 	mu      sync.Mutex
 	link    *link
@@ -156,7 +159,7 @@ func (p *peer) greet(nc net.Conn, deadline time.Time) (*link, error) {
 	if err := nc.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	if err := l.open(); err != nil {
+	if err := l.begin(deadline); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -67,6 +67,9 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 	}
 	switch t.code {
 	case message.Get:
+		if t.placed {
+			return true, l.fetch(head, t)
+		}
 		return l.part(head, t)
 	case message.Put:
 		if err := l.in.End(); err != nil {

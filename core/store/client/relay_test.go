@@ -86,12 +86,13 @@ func (r *relay) close() {
 }
 
 // relayed makes a client behind a cable.
-func relayed(t *testing.T, s *server.Server, timeout time.Duration) (*Client, *relay) {
+func relayed(t *testing.T, s *server.Server, timeout time.Duration, change ...func(*Config)) (*Client, *relay) {
 	t.Helper()
 	r := &relay{to: s.Addr().String()}
-	c := dial(t, one(s), func(c *Config) {
+	relaying := func(c *Config) {
 		c.Dial, c.Timeout, c.ProbeMin, c.ProbeMax, c.Connect = r.dial, timeout, 20*time.Millisecond, 50*time.Millisecond, patience
-	})
+	}
+	c := dial(t, one(s), append(change, relaying)...)
 	t.Cleanup(r.close)
 	return c, r
 }

@@ -18,6 +18,8 @@ type Counters struct {
 	Broken       atomic.Uint64 // links that ended
 	ProbesFailed atomic.Uint64
 	Refused      atomic.Uint64 // handshakes
+	Latched      atomic.Uint64 // servers whose blocks come by TCP though they could come better
+	Moved        atomic.Uint64 // blocks that were not where they had been, and had to be sent
 	Frames       wire.Counters
 	statuses     [message.NumStatuses]atomic.Uint64
 }

@@ -178,6 +178,13 @@ func (f *Files) SegmentBytes() int64 { return f.segmentBytes }
 // NumSegments is how many there are.
 func (f *Files) NumSegments() int { return f.numSegments }
 
+// Size is the size of all segments.
+func (f *Files) Size() int64 { return f.segmentBytes * int64(f.numSegments) }
+
+// Share is a descriptor by which another process can read all segments, one behind the other, and change none.
+// The caller closes it.
+func (f *Files) Share() (*sys.FD, error) { return sys.ReadOnly(f.blocks) }
+
 // Lasts is true.
 func (f *Files) Lasts() bool { return true }
 

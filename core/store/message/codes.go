@@ -32,15 +32,16 @@ const (
 	Read     Code = 0x2e
 	Release  Code = 0x2f
 	Bad      Code = 0x30 // a reader found a wrong tag
+	Share    Code = 0x31 // the client wants to read where blocks lie: it may be on the same host
 )
 
 // NumCodes is how many numbers a table by code needs.
-const NumCodes = int(Bad) + 1
+const NumCodes = int(Share) + 1
 
 var codeNames = [NumCodes]string{
 	Open: "open", Put: "put", Get: "get", Delete: "delete", Exists: "exists", Touch: "touch", Pin: "pin",
 	List: "list", Stats: "stats", Flush: "flush", Allocate: "allocate", Write: "write", Commit: "commit",
-	Abort: "abort", Lookup: "lookup", Read: "read", Release: "release", Bad: "bad",
+	Abort: "abort", Lookup: "lookup", Read: "read", Release: "release", Bad: "bad", Share: "share",
 }
 
 // CodeName names a code; "" if there is none of that number.

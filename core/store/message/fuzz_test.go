@@ -74,6 +74,13 @@ func FuzzReplies(f *testing.F) {
 			t.Fatal("Opened")
 		}
 		var e Entry
+		var s Shared
+		if s.Decode(b) == nil && !bytes.Equal(s.Append(nil), b) {
+			t.Fatal("Shared")
+		}
+		if place, err := e.DecodePlaced(b, 1<<30); err == nil && (place+uint64(e.Bytes) > 1<<30 || len(b) == PlacedBytes && !bytes.Equal(e.AppendPlaced(nil, place), b)) {
+			t.Fatal("Entry with a place")
+		}
 		if e.Decode(b) == nil && !bytes.Equal(e.AppendLookup(nil)[:len(b)], b) {
 			t.Fatal("Entry")
 		}

@@ -18,7 +18,7 @@ const RequestBytes = 56
 type Request struct {
 	Namespace  uint32 // as Opened has said
 	NumKeys    uint16 // in the table of the payload; release: handles
-	Flags      uint16 // none is known yet
+	Flags      uint16 // FlagPlace
 	DeadlineUs uint32 // from the arrival on; 0: the server's own
 	Bytes      uint32 // put, allocate: of the block; read: how many; list: how many keys at most
 	Handle     uint64 // write, commit, abort, read; pin: for how many µs
@@ -63,10 +63,18 @@ func (r *Request) Decode(code Code, extra []byte, payload int64) error {
 		KeyBytes:   binary.LittleEndian.Uint16(extra[48:]),
 		Parent:     binary.LittleEndian.Uint16(extra[50:]),
 	}
-	if r.Flags != 0 || !r.fits(code, payload) {
+	if r.Flags&^flagsOf(code) != 0 || !r.fits(code, payload) {
 		return ErrMalformed
 	}
 	return nil
+}
+
+// flagsOf are those that requests of a code may have.
+func flagsOf(code Code) uint16 {
+	if code == Get || code == Lookup {
+		return FlagPlace
+	}
+	return 0
 }
 
 // fits compares the payload's length with what the request says.
@@ -92,6 +100,8 @@ func (r *Request) fits(code Code, payload int64) bool {
 		return payload == 0 && r.Bytes <= PartBytes
 	case Commit, Abort, Stats, Flush:
 		return payload == 0
+	case Share:
+		return payload == NameBytes
 	}
 	return false
 }

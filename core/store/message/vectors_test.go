@@ -29,6 +29,7 @@ type vectors struct {
 	Listed     listedVector
 	Keys       keysVector
 	Tags       []tagVector
+	Share      shareVector
 }
 
 type namespaceVector struct {
@@ -61,6 +62,13 @@ type entryVector struct {
 	Handle   uint64
 	Get      string
 	LookedUp string
+	Place    uint64
+	Placed   string
+}
+
+type shareVector struct {
+	ArenaBytes, HoldUs uint64
+	Shared             string
 }
 
 type foundVector struct {
@@ -113,10 +121,12 @@ func makeVectors() vectors {
 	for _, p := range []Part{{First: 1, NumKeys: 300}, {First: 511, NumKeys: 1, Last: true, Offset: 3 * PartBytes}} {
 		v.Parts = append(v.Parts, partVector{p, hex.EncodeToString(p.Encode(make([]byte, PartExtraBytes)))})
 	}
-	for _, e := range []Entry{{Status: Miss}, sampleEntry()} {
+	for i, e := range []Entry{{Status: Miss}, sampleEntry()} {
+		place := uint64(i) * 0x1112131415
 		v.Entries = append(v.Entries, entryVector{
 			uint8(e.Status), e.Bytes, hex.EncodeToString(e.Tag[:]), e.Handle,
 			hex.EncodeToString(e.Append(nil)), hex.EncodeToString(e.AppendLookup(nil)),
+			place, hex.EncodeToString(e.AppendPlaced(nil, place)),
 		})
 	}
 	for _, f := range [][]bool{{true}, {true, true, false, true, false, false, false, false, true, false, true}} {
@@ -126,7 +136,13 @@ func makeVectors() vectors {
 	table := [][]byte{[]byte(keys[0]), []byte(keys[1])}
 	v.Keys = keysVector{keys, hex.EncodeToString(AppendKey(AppendKey(nil, table[0]), table[1]))}
 	v.Listed = listedVector{"next", keys, hex.EncodeToString(AppendListed(nil, []byte("next"), table))}
+	v.Share = makeShare()
 	return v
+}
+
+func makeShare() shareVector {
+	s := Shared{ArenaBytes: 0x123456789a, HoldUs: 30_000_000}
+	return shareVector{s.ArenaBytes, s.HoldUs, hex.EncodeToString(s.Append(nil))}
 }
 
 func digestOf(n *Namespace) string {

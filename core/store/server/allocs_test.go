@@ -30,6 +30,7 @@ func (s *steady) Abort()                                            {}
 func (s *steady) Bytes() int64                                      { return int64(len(s.block)) }
 func (s *steady) Tag() tag.Tag                                      { return s.tag }
 func (s *steady) Data() []byte                                      { return s.block }
+func (s *steady) Place() int64                                      { return 0 }
 func (s *steady) Read(int64, []byte) error                          { return nil }
 func (s *steady) Release()                                          {}
 

@@ -36,9 +36,11 @@ type conn struct {
 	nc      net.Conn
 	in      *stream.Reader
 	secret  [32]byte // masks the key of tags
+	invited [32]byte // the secret of share
 	spaces  []space
 	handles handles
 	current *job // not answered yet
+	shared  bool // the client has the arena
 
 	running atomic.Int32 // contexts
 	waiting atomic.Int32 // replies that the writer has not written
@@ -60,7 +62,7 @@ type reply struct {
 }
 
 func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
-	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), replies: make(chan reply, s.cfg.Contexts+1)}
+	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret), replies: make(chan reply, s.cfg.Contexts+1)}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
 	c.out = stream.NewWriter(nc, session, s.cfg.Idle, nil)
 	return c

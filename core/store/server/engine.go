@@ -38,6 +38,7 @@ type Leased interface {
 	Bytes() int64
 	Tag() tag.Tag
 	Data() []byte
+	Place() int64 // where it begins in the Arena, if there is one
 	Read(off int64, p []byte) error
 	Release()
 }

@@ -93,6 +93,18 @@ func (c *conn) readFrom(j *job) message.Status {
 	return message.OK
 }
 
+// releaseAll ends handles, and says which of them had not ended before.
+func (c *conn) releaseAll(j *job) message.Status {
+	there, n := j.yes[:j.said.NumKeys], 0
+	for i := range there {
+		if there[i] = c.handles.release(message.Handle(j.in, i)); there[i] {
+			n++
+		}
+	}
+	j.out = message.AppendFound(j.out, n, there)
+	return message.OK
+}
+
 // piece writes the reply to a read.
 func (c *conn) piece(j *job) error {
 	j.data, j.pieces = j.data[:0], j.pieces[:0]

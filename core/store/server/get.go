@@ -8,20 +8,39 @@ import (
 
 // acquire leases the blocks of a get, which are written later, or of a lookup.
 func (c *conn) acquire(j *job) message.Status {
+	placed := j.said.Flags&message.FlagPlace != 0
+	if placed && !c.shared {
+		return message.Malformed
+	}
 	hits := c.server.cfg.Store.Acquire(j.space.ns, j.keys, j.leases[:len(j.keys)])
 	j.hits = true
 	c.server.counters.Hits.Add(uint64(hits))
 	c.server.counters.Misses.Add(uint64(len(j.keys) - hits))
-	if j.code == message.Get {
-		return message.OK
+	switch {
+	case j.code == message.Lookup:
+		c.keepAll(j, placed)
+	case placed:
+		c.places(j)
 	}
+	return message.OK
+}
+
+// keepAll answers a lookup with handles.
+func (c *conn) keepAll(j *job, placed bool) {
 	until := c.until(uint64(j.said.DeadlineUs))
 	for i := range j.keys {
+		at := place(&j.leases[i])
 		e := c.keep(j, i, until)
-		j.out = e.AppendLookup(j.out)
+		switch {
+		case !placed:
+			j.out = e.AppendLookup(j.out)
+		case e.Status == message.OK:
+			j.out = e.AppendPlaced(j.out, at)
+		default:
+			j.out = e.AppendPlaced(j.out, 0)
+		}
 	}
 	j.hits = false // they are the handles' now
-	return message.OK
 }
 
 // keep makes a handle of a lease. Without room for one it is a miss.

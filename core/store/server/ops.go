@@ -19,7 +19,8 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 		return c.fail(j, message.Malformed)
 	}
 	switch j.code {
-	case message.Open, message.Stats, message.Flush, message.Write, message.Commit, message.Abort, message.Read, message.Release:
+	case message.Open, message.Stats, message.Flush, message.Write, message.Commit, message.Abort, message.Read,
+		message.Release, message.Share:
 	default:
 		if j.space = c.space(j.said.Namespace); j.space == nil {
 			return c.fail(j, message.Unknown)
@@ -78,13 +79,12 @@ func (c *conn) do(j *job) message.Status {
 		return c.list(j)
 	case message.Read:
 		return c.readFrom(j)
+	case message.Share:
+		return c.share(j)
 	case message.Commit, message.Abort:
 		return c.finish(j)
 	case message.Release:
-		for i := range int(j.said.NumKeys) {
-			c.handles.release(message.Handle(j.in, i))
-		}
-		return message.OK
+		return c.releaseAll(j)
 	}
 	var err error
 	if j.keys, err = message.Keys(j.keys, j.in, int(j.said.NumKeys)); err != nil {

@@ -24,6 +24,7 @@ import (
 type Config struct {
 	Store      Store
 	Storage    uint8 // what clients are told: 1 memory, 2 file, 3 direct
+	Arena      Arena // where blocks lie, for clients of this host; nil: they get them over their connection, too
 	Addr       string
 	Keys       *wire.Keyring
 	Protection wire.Protection // digest

@@ -12,7 +12,7 @@ from .. import _abi as abi
 from .._base.numbers import refuse
 from .._native.lib import read_json
 from ..errors import UnreachableError
-from ._lease import Lease
+from ._lease import Kept, Lease
 from ._memory import Memory
 from ._parts import (
     MAX_TIMEOUT_US,
@@ -45,7 +45,10 @@ class Client(Submitting):
             None: ``MOEWIRE_STORE_SERVERS``.
         namespace: whose blocks these are; a ``str`` is a ``Namespace`` with that model.
         key_file: a path; only its owner may be able to read the file. None: ``MOEWIRE_KEY_FILE``.
-        transport: "auto" or "tcp".
+        transport: what brings the blocks of gets and lookups. "shm": they are read where they lie,
+            at servers of this host; another server refuses the client. "tcp": servers send them.
+            "auto": the former where it can be. A server where shared memory itself fails stays
+            with TCP as long as the client lives, and a warning says so once.
         timeout_us: of calls that do not say.
         protection: what a connection protects: "digest", its bytes from changes; "encrypt", also
             from being read. The same at the servers.
@@ -61,15 +64,13 @@ class Client(Submitting):
         *,
         namespace: str | Namespace,
         key_file: str | os.PathLike[str] | None = None,
-        transport: Literal["auto", "tcp"] = "auto",
+        transport: Literal["auto", "shm", "tcp"] = "auto",
         timeout_us: int = 250_000,
         protection: Literal["digest", "encrypt"] = "digest",
     ) -> None:
         self._closed = True  # until it is open
-        if transport not in ("auto", "tcp"):
-            raise refuse("transport", repr(transport), "auto, tcp")
         self._guess = _LEAST_GUESS
-        self._open(servers, namespace, key_file, timeout_us, protection)
+        self._open(servers, namespace, key_file, timeout_us, protection, transport)
 
     # ------------------------------------------------------------------ blocks --
 
@@ -225,6 +226,8 @@ class Client(Submitting):
     def lookup(self, keys: Iterable[Key]) -> list[Lease | None]:
         """Reads blocks whose length is not known.
 
+        In the memory of a server of this host a block is not copied: see ``Lease``.
+
         Args:
             keys: their keys.
 
@@ -264,13 +267,17 @@ class Client(Submitting):
     def _read(self, number: int, length: int) -> Lease | None:
         if number == 0:
             return None
-        lease, ok, data = abi.mw_store_lease_t(number), ctypes.c_uint8(), bytearray(length)
+        kept = Kept(self._lib, number)
+        view = kept.mapped(length)
+        if view is not None:
+            return Lease(view, kept)
+        ok, data = ctypes.c_uint8(), bytearray(length)
         to = Memory("lease", data, True)
         try:
-            self._check(self._lib.store_lease_read(lease, to.address, to.num_bytes, ok))
+            kept.read(ok, to.address, to.num_bytes)
         finally:
             to.release()
-            self._lib.store_lease_close(lease)
+            kept.end()
         return Lease(memoryview(data).toreadonly()) if ok.value else None
 
     def list(self, prefix: Key = b"") -> Iterator[bytes]:
@@ -308,7 +315,7 @@ class Client(Submitting):
     def register(self, buffer: Any) -> None:
         """Prepares memory for ``batch_get_into`` and puts, where a carrier wants that.
 
-        Over TCP there is nothing to prepare; the buffer is only checked.
+        No carrier that there is wants that; the buffer is only checked.
 
         Args:
             buffer: a writable, contiguous buffer.

@@ -2,32 +2,108 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import time
+from contextlib import suppress
+
+from .. import _abi as abi
+from .._native.lib import Library
+from ..errors import MoewireError, StaleHandleError
+
+
+class Kept:
+    """A lease of the library: the server keeps the block until ``end``."""
+
+    __slots__ = ("_id", "_lib", "until")
+
+    def __init__(self, lib: Library, number: int) -> None:
+        self._lib = lib
+        self._id: abi.mw_store_lease_t | None = abi.mw_store_lease_t(number)
+        self.until = 0.0
+
+    def mapped(self, length: int) -> memoryview | None:
+        """The block where it lies, if that is memory that can be mapped."""
+        if length == 0 or self._id is None:
+            return None
+        place = abi.mw_store_place_t(size=ctypes.sizeof(abi.mw_store_place_t))
+        if self._lib.check(self._lib.store_lease_place(self._id, place)) != abi.MW_OK:
+            return None
+        self.until = time.monotonic() + place.left_us / 1e6
+        ahead = place.offset % mmap.ALLOCATIONGRANULARITY
+        pages = mmap.mmap(
+            place.fd, ahead + length, prot=mmap.PROT_READ, offset=place.offset - ahead
+        )
+        return memoryview(pages)[ahead:]
+
+    def read(self, into: ctypes.c_uint8, address: int, num_bytes: int) -> None:
+        """Copies the block, which has to have room."""
+        self._lib.check(self._lib.store_lease_read(self._id, address, num_bytes, into))
+
+    def end(self) -> bool:
+        """Ends it. Idempotent.
+
+        Returns:
+            Whether the server has kept the block until now. True if it was ended before.
+        """
+        lease, self._id = self._id, None
+        kept = ctypes.c_uint8(lease is None)
+        if lease is not None:
+            with suppress(MoewireError):  # the client was closed, or this is a forked child
+                self._lib.check(self._lib.store_lease_end(lease, kept))
+        return bool(kept.value)
+
+    def __del__(self) -> None:
+        if getattr(self, "_id", None) is not None:
+            self.end()
+
 
 class Lease:
     """The bytes of a block; a context manager that gives them as a memoryview, and releases them.
 
-    The block stays readable until ``release``, whatever becomes of it at its server.
+    They are a copy, or the block where it lies in the memory of a server of this host. Such a
+    block stays what it is for 30 s, as long as the connection to the server is there, whatever
+    becomes of its key; the memory can be read in any case. What was read of it counts once
+    ``release`` has returned True, or the ``with`` has ended without ``StaleHandleError``.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_kept")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, kept: Kept | None = None) -> None:
         self._data = data
+        self._kept = kept
 
     @property
     def data(self) -> memoryview:
-        """The block. After ``release`` a use raises ``ValueError``."""
+        """The block. After ``release`` a use raises ``ValueError``.
+
+        Raises:
+            StaleHandleError: the time of the lease has passed.
+        """
+        if self._kept is not None and time.monotonic() > self._kept.until:
+            raise StaleHandleError("the time of the lease has passed")
         return self._data
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def release(self) -> None:
-        """Ends the lease. Idempotent."""
+    def release(self) -> bool:
+        """Ends the lease. Idempotent.
+
+        Returns:
+            Whether the bytes have been the block's until now: if not, what was read may be wrong.
+
+        Raises:
+            BufferError: something else, such as an array, has the memory of ``data``.
+        """
         self._data.release()
+        return self._kept is None or self._kept.end()
 
     def __enter__(self) -> memoryview:
-        return self._data
+        return self.data
 
-    def __exit__(self, *exception: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if not self.release() and kind is None:
+            raise StaleHandleError(
+                "the server has not kept the block, or does not answer: what was read may be wrong"
+            )

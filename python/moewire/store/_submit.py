@@ -14,6 +14,7 @@ from .._base.numbers import integer, refuse
 from .._native import names as _names
 from .._native.lib import Library, fill, library
 from ..errors import ClosedError, MoewireError
+from ._log import Warnings
 from ._parts import (
     MAX_TIMEOUT_US,
     Completion,
@@ -29,6 +30,11 @@ from ._parts import (
     timeout_of,
 )
 
+TRANSPORTS = {
+    "auto": abi.MW_TRANSPORT_AUTO,
+    "shm": abi.MW_TRANSPORT_SHM,
+    "tcp": abi.MW_TRANSPORT_TCP,
+}
 PROTECTIONS = {"digest": abi.MW_PROTECTION_DIGEST, "encrypt": abi.MW_PROTECTION_ENCRYPT}
 NAMES = {**_names.ARGUMENTS, "keys": "key_file"}
 
@@ -37,6 +43,12 @@ def protection_of(value: str) -> int:
     if value not in PROTECTIONS:
         raise refuse("protection", repr(value), ", ".join(PROTECTIONS))
     return PROTECTIONS[value]
+
+
+def transport_of(value: str) -> int:
+    if not isinstance(value, str) or value not in TRANSPORTS:
+        raise refuse("transport", repr(value), ", ".join(TRANSPORTS))
+    return TRANSPORTS[value]
 
 
 class Submitting:
@@ -52,12 +64,14 @@ class Submitting:
         key_file: str | os.PathLike[str] | None,
         timeout_us: int,
         protection: str,
+        transport: str,
     ) -> None:
         config = abi.mw_store_config_t(
             size=ctypes.sizeof(abi.mw_store_config_t),
             key_source=abi.MW_KEYS_FILE,
             timeout_us=integer("timeout_us", timeout_us, 1, MAX_TIMEOUT_US),
             protection=protection_of(protection),
+            transport=transport_of(transport),
         )
         given = {
             "servers": servers_of(servers),
@@ -73,6 +87,8 @@ class Submitting:
         _names.check(self._lib, self._lib.store_open(config, self._id), NAMES)
         del texts
         self._closed = False
+        self._warnings = Warnings(self._lib, self._id)
+        self._warnings.look()
 
     def _check(self, status: int) -> int:
         if status < 0 and self._closed and not self._lib.forked:
@@ -111,6 +127,7 @@ class Submitting:
             self._check(done)
         finally:
             request.release()
+        self._warnings.look()
         return outcome
 
     def _ask(
@@ -233,6 +250,7 @@ class Submitting:
             == abi.MW_OK
         ):
             found.append(self._completion(done, outcome))
+        self._warnings.look()
         return found
 
     def _completion(self, done: abi.mw_store_completion_t, outcome: Outcome) -> Completion:

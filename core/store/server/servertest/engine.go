@@ -142,6 +142,9 @@ func (l *lease) Data() []byte {
 	return l.block.data
 }
 
+// Place is 0: there is no arena.
+func (l *lease) Place() int64 { return 0 }
+
 func (l *lease) Read(off int64, p []byte) error {
 	copy(p, l.block.data[off:])
 	return nil

@@ -1,0 +1,153 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/internal/sys"
+)
+
+// unitBytes is how much of an arena is made present at a time. The server takes memory for whole segments, which are
+// a multiple of it.
+const unitBytes = 1 << 20
+
+// View is the arena of a server, for reading. Its bytes are as they are found: a server that is at work changes them,
+// so that only a tag says whether what was read is a block. Safe for concurrent use.
+type View struct {
+	fd    *sys.FD
+	bytes int64
+	arena *sys.Mapping    // if it is memory
+	there []atomic.Uint64 // a bit for each unit of it whose pages are present
+
+	mu     sync.Mutex
+	holds  int  // the owner's and those of Hold
+	closed bool // by its owner
+}
+
+// NewView takes a descriptor over, also if it fails, and believes nothing of it. mapped: it has to be memory that
+// can neither shrink nor be changed by its readers, and Bytes works. Else it may be any file.
+func NewView(fd *sys.FD, bytes int64, mapped bool) (*View, error) {
+	v := &View{fd: fd, bytes: bytes, holds: 1}
+	var err error
+	if mapped {
+		err = v.mapArena()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the server's arena: %w", err), v.Close())
+	}
+	return v, nil
+}
+
+func (v *View) mapArena() error {
+	sealed, err := sys.SealedForReaders(v.fd)
+	if err != nil {
+		return err
+	}
+	huge, err := sys.InHugePages(v.fd)
+	if err != nil {
+		return err
+	}
+	size, err := sys.Size(v.fd)
+	if err != nil {
+		return err
+	}
+	if !sealed || huge || size < v.bytes {
+		return fmt.Errorf("a file of %d bytes (sealed: %v, huge pages: %v), not sealed memory of %d", size, sealed, huge, v.bytes)
+	}
+	if v.arena, err = sys.MapReadOnly(v.fd, 0, v.bytes); err != nil {
+		return err
+	}
+	v.there = make([]atomic.Uint64, (v.bytes+64*unitBytes-1)/(64*unitBytes))
+	return nil
+}
+
+// Read fills p from a place on. No file makes a signal: pages of memory are made present first, and stay, because the
+// memory is sealed; from another file the kernel copies.
+func (v *View) Read(place int64, p []byte) error {
+	if v.arena != nil {
+		data, err := v.Bytes(place, len(p))
+		copy(p, data)
+		return err
+	}
+	if place < 0 || int64(len(p)) > v.bytes-place {
+		return fmt.Errorf("%d bytes at %d of an arena of %d", len(p), place, v.bytes)
+	}
+	return sys.ReadAt(v.fd, place, p)
+}
+
+// Mapped reports whether Bytes works.
+func (v *View) Mapped() bool { return v.arena != nil }
+
+// Bytes is a part of an arena that is mapped, for a holder of the view. Its pages are there.
+func (v *View) Bytes(place int64, n int) ([]byte, error) {
+	if v.arena == nil || place < 0 || int64(n) > v.bytes-place {
+		return nil, fmt.Errorf("%d bytes at %d of an arena of %d (mapped: %v)", n, place, v.bytes, v.arena != nil)
+	}
+	end := place + int64(n)
+	for at := place / unitBytes * unitBytes; at < end; at += unitBytes {
+		if err := v.populate(at); err != nil {
+			return nil, err
+		}
+	}
+	return v.arena.Bytes()[place:end:end], nil
+}
+
+// populate makes the pages of a unit present, the first time.
+func (v *View) populate(at int64) error {
+	unit := at / unitBytes
+	word, bit := &v.there[unit/64], uint64(1)<<(unit%64)
+	if word.Load()&bit != 0 {
+		return nil
+	}
+	if err := sys.Populate(v.arena.Bytes()[at:min(at+unitBytes, v.bytes)]); err != nil {
+		return err
+	}
+	word.Or(bit)
+	return nil
+}
+
+// FD is the descriptor, for a holder of the view.
+func (v *View) FD() int { return v.fd.Raw() }
+
+// Hold keeps the view as it is until Release, also if it is closed. false: it has ended, because it was closed and
+// nobody has held it.
+func (v *View) Hold() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.holds == 0 {
+		return false
+	}
+	v.holds++
+	return true
+}
+
+// Release ends a Hold.
+func (v *View) Release() { _ = v.let() }
+
+// Close gives up what the owner has of the view. Idempotent.
+func (v *View) Close() error {
+	v.mu.Lock()
+	closed := v.closed
+	v.closed = true
+	v.mu.Unlock()
+	if closed {
+		return nil
+	}
+	return v.let()
+}
+
+// let is one holder less; the last one ends the view.
+func (v *View) let() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.holds--; v.holds > 0 {
+		return nil
+	}
+	err := v.fd.Close()
+	if v.arena != nil {
+		err = errors.Join(err, v.arena.Unmap())
+	}
+	return err
+}

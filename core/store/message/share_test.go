@@ -1,0 +1,74 @@
+package message
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestShareRoundTrip(t *testing.T) {
+	for _, c := range []struct {
+		bytes uint64
+		ok    bool
+	}{{0, false}, {1, true}, {maxArenaBytes, true}, {maxArenaBytes + 1, false}, {1 << 63, false}} {
+		s, got := Shared{ArenaBytes: c.bytes, HoldUs: 7}, Shared{}
+		err := got.Decode(s.Append(nil))
+		require.Equal(t, c.ok, err == nil, "%d", c.bytes)
+		if c.ok {
+			require.Equal(t, s, got)
+		}
+	}
+}
+
+// A place is that of a block within the arena, or of none.
+func TestPlaces(t *testing.T) {
+	hit, miss := Entry{Bytes: 100}, Entry{Status: Miss}
+	for _, c := range []struct {
+		e     Entry
+		place uint64
+		ok    bool
+	}{
+		{hit, 0, true}, {hit, 900, true}, {hit, 901, false}, {hit, 1 << 63, false}, {hit, 1<<64 - 1, false},
+		{hit, 1<<64 - 100, false}, {miss, 0, true}, {miss, 1, false}, {Entry{}, 1000, true}, {Entry{}, 1001, false},
+	} {
+		c.e.Handle = 0
+		long := c.e.AppendPlaced(nil, c.place)
+		short := c.e
+		short.Handle = c.place
+		for _, b := range [][]byte{long, short.AppendLookup(nil)} {
+			var e Entry
+			place, err := e.DecodePlaced(b, 1000)
+			require.Equal(t, c.ok, err == nil, "%+v", c)
+			if c.ok {
+				require.Equal(t, c.place, place)
+				require.Equal(t, c.e, e)
+			}
+		}
+	}
+}
+
+// Only a get and a lookup have flags, and no other one than that.
+func TestFlags(t *testing.T) {
+	for code := range Code(NumCodes) {
+		for flags := range uint16(4) {
+			said := Request{Flags: flags, NumKeys: 1, KeyBytes: 1}
+			var r Request
+			payload := map[Code]int64{Put: 1, Allocate: 1, List: 1, Release: 8, Share: NameBytes}[code]
+			if payload == 0 && keyed(code) {
+				payload = 3
+			}
+			err := r.Decode(code, said.Encode(make([]byte, RequestBytes)), payload)
+			allowed := CodeName(code) != "" && (flags == 0 || flags == FlagPlace && (code == Get || code == Lookup))
+			require.Equal(t, allowed, err == nil, "%s %d", CodeName(code), flags)
+		}
+	}
+}
+
+// keyed reports whether the payload is a table.
+func keyed(code Code) bool {
+	switch code {
+	case Get, Delete, Exists, Touch, Pin, Lookup, Bad:
+		return true
+	}
+	return false
+}

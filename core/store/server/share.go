@@ -1,0 +1,61 @@
+package server
+
+import (
+	"errors"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/local"
+	"github.com/moewire/moewire/core/store/message"
+)
+
+// Arena is where the blocks of a store lie, one behind the other, as medium.Memory and medium.Files are.
+type Arena interface {
+	// Size is how many bytes it has.
+	Size() int64
+	// Share makes a descriptor by which it can be read and not be changed. The caller closes it.
+	Share() (*sys.FD, error)
+}
+
+// share sends the arena's descriptor to a client that waits for it on this host. Miss: it does not, or there is none.
+func (c *conn) share(j *job) message.Status {
+	arena := c.server.cfg.Arena
+	if arena == nil {
+		return message.Miss
+	}
+	fd, err := arena.Share()
+	if err != nil {
+		return j.refusal(err)
+	}
+	err = errors.Join(local.Deliver([message.NameBytes]byte(j.in), c.invited, fd), fd.Close())
+	switch {
+	case errors.Is(err, local.ErrElsewhere):
+		return message.Miss
+	case err != nil:
+		return j.refusal(err)
+	}
+	c.shared = true
+	said := message.Shared{ArenaBytes: uint64(arena.Size()), HoldUs: uint64(c.server.cfg.Hold / time.Microsecond)}
+	j.out = said.Append(j.out)
+	return message.OK
+}
+
+// places answers a get with where blocks lie. Nothing keeps them there: the client makes the tag of what it has
+// copied, and so notices if they were gone.
+func (c *conn) places(j *job) {
+	for i := range j.keys {
+		e := entryOf(&j.leases[i])
+		e.Handle = place(&j.leases[i])
+		j.out = e.AppendLookup(j.out)
+		c.server.counters.BytesOut.Add(uint64(e.Bytes))
+	}
+	j.end()
+}
+
+// place is where a block lies; 0 for none.
+func place(l *Lease) uint64 {
+	if !l.Held() {
+		return 0
+	}
+	return uint64(l.Place())
+}
