@@ -16,11 +16,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import pytest
 import tomllib
 
 HERE = Path(__file__).resolve().parent
 _INSTALL_SECONDS = 900
+_DONE = "installed"  # a file in an environment that is complete
 
 
 def python_of(engine: str, *, own_torch: bool) -> Path:
@@ -29,17 +29,36 @@ def python_of(engine: str, *, own_torch: bool) -> Path:
     ``own_torch``: torch is on that list; else this interpreter's packages can be imported too.
     Skips the test if it cannot be installed, and fails it if MOEWIRE_REQUIRE names the engine.
     """
-    requirements = HERE / f"{engine}-requirements.txt"
-    root = _folder(engine, requirements, own_torch)
-    done = root / "installed"
-    with _locked(root.with_suffix(".lock")):
-        if not done.exists():
-            try:
-                _make(root, requirements, own_torch)
-            except subprocess.SubprocessError as error:
-                lacking(engine, f"cannot install {requirements.name}: {_last_line(error)}")
-            done.touch()
+    try:
+        return made(engine, own_torch=own_torch)
+    except subprocess.SubprocessError as error:
+        lacking(engine, f"cannot install {_requirements(engine).name}: {_last_line(error)}")
+        raise
+
+
+def made(engine: str, *, own_torch: bool) -> Path:
+    """As ``python_of``, outside a test.
+
+    Raises:
+        subprocess.SubprocessError: it cannot be installed.
+    """
+    root = _folder(engine, _requirements(engine), own_torch)
+    with locked(root.with_suffix(".lock")):
+        if not (root / _DONE).exists():
+            _make(root, _requirements(engine), own_torch)
+            (root / _DONE).touch()
     return root / "bin" / "python"
+
+
+def is_made(engine: str, *, own_torch: bool) -> bool:
+    """Whether it is there already."""
+    return (_folder(engine, _requirements(engine), own_torch) / _DONE).exists()
+
+
+def cache() -> Path:
+    """The folder of all environments."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "moewire" / "engines"
 
 
 def declare(folder: Path) -> None:
@@ -57,23 +76,28 @@ def declare(folder: Path) -> None:
 
 def lacking(need: str, reason: str) -> None:
     """Skips the test, or fails it if MOEWIRE_REQUIRE asks for ``need``."""
+    import pytest  # examples use this module without it
+
     if {need, "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
         pytest.fail(f"MOEWIRE_REQUIRE={need}: {reason}")
     pytest.skip(reason)
 
 
+def _requirements(engine: str) -> Path:
+    return HERE / f"{engine}-requirements.txt"
+
+
 def _folder(engine: str, requirements: Path, own_torch: bool) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     pins = re.sub(r" \\\n    --hash=\S+", "", requirements.read_text())  # they say what is there
     parts = [pins, sys.version, str(own_torch)]
     if not own_torch:
         parts.append(sysconfig.get_path("purelib"))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return base / "moewire" / "engines" / f"{engine}-{digest}"
+    return cache() / f"{engine}-{digest}"
 
 
-class _locked:  # noqa: N801, used like a function
-    """Two test runs at once make an environment once."""
+class locked:  # noqa: N801, used like a function
+    """Two programs at once make a thing once."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

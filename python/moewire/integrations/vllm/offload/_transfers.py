@@ -42,7 +42,7 @@ class _Job:
 
 
 class Transfers:
-    """``row(chunk)`` is the memory of a chunk, all rows of one size."""
+    """``row(chunk)`` is the memory of a chunk: ``row_bytes``, or less if there is no such one."""
 
     def __init__(
         self,
@@ -66,7 +66,9 @@ class Transfers:
     def load(self, number: int, keys: Collection[bytes], chunks: Sequence[int]) -> None:
         """Begins to fill the chunks with the blocks of ``keys``."""
         job = _Job(number, True, list(keys), self._clock())
-        for part, rows in self._parts(job.keys, chunks):
+        known = self._known(job.keys, chunks)
+        self._counts.load_failures += len(job.keys) - len(known)
+        for part, rows in self._parts(known):
             job.left += 1
             self._requests.ask(Request(Kind.GET, part, self._loaded(job, part), rows))
         self._less(job)
@@ -75,11 +77,13 @@ class Transfers:
         """Begins to store the chunks, but for the last ones if too much is on its way already."""
         job = _Job(number, False, list(keys), self._clock())
         room = max(0, self._max_backlog - self.backlog) // self._row_bytes
-        kept = job.keys[:room]
-        self._counts.store_shed_blocks += len(job.keys) - len(kept)
+        known = self._known(job.keys, chunks)
+        kept = known[:room]
+        self._counts.store_failures += len(job.keys) - len(known)
+        self._counts.store_shed_blocks += len(known) - len(kept)
         job.cost = len(kept) * self._row_bytes
         self.backlog += job.cost
-        for part, rows in self._parts(kept, chunks):
+        for part, rows in self._parts(kept):
             job.left += 1
             self._requests.ask(Request(Kind.EXISTS, part, self._asked(job, part, rows)))
         self._less(job)
@@ -89,12 +93,17 @@ class Transfers:
         ended, self._ended = self._ended, []
         return ended
 
+    def _known(self, keys: list[bytes], chunks: Sequence[int]) -> list[tuple[bytes, memoryview]]:
+        """Each key with its row, but for those of chunks that do not exist."""
+        known = [(key, self._row(int(c))) for key, c in zip(keys, chunks, strict=True) if c >= 0]
+        return [(key, row) for key, row in known if row.nbytes == self._row_bytes]
+
     def _parts(
-        self, keys: list[bytes], chunks: Sequence[int]
+        self, blocks: list[tuple[bytes, memoryview]]
     ) -> Iterator[tuple[list[bytes], list[memoryview]]]:
-        for first in range(0, len(keys), self._per_request):
-            part = keys[first : first + self._per_request]
-            yield part, [self._row(int(c)) for c in chunks[first : first + len(part)]]
+        for first in range(0, len(blocks), self._per_request):
+            part = blocks[first : first + self._per_request]
+            yield [key for key, _ in part], [row for _, row in part]
 
     def _loaded(self, job: _Job, keys: list[bytes]) -> Callable[[Answer], None]:
         def then(answer: Answer) -> None:
