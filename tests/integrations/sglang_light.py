@@ -44,8 +44,11 @@ class _Placeholder(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        covered = any(name == one or name.startswith(f"{one}.") for one in _PLACEHOLDERS)
+        covered = any(name == one or name.startswith(f"{one}.") for one in self.names)
         if not covered or name in _REAL:
             return None
         return ModuleSpec(name, self, is_package=True)
@@ -57,11 +60,11 @@ class _Finder(MetaPathFinder, Loader):
         pass
 
 
-def prepare() -> None:
-    """Before anything of SGLang is imported in this process."""
+def prepare(*placeholders: str) -> None:
+    """Before anything of SGLang is imported in this process; more modules may be placeholders."""
     for name in _EMPTY:
         _leave_empty(name)
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder((*_PLACEHOLDERS, *placeholders)))
 
 
 def _leave_empty(name: str) -> None:

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -143,6 +144,20 @@ def test_more_keys_than_a_request_has(mooncake: Store) -> None:
     assert len(mooncake.batch_get_replica_desc([*keys, "x"])) == 1100
     assert mooncake.remove_by_regex("^key [0-9]$") == 10
     assert mooncake.remove_all() == 1090
+
+
+def test_keys_of_a_call_are_a_chain(mooncake: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it takes several requests."""
+    parents, put = [], _blocks.Blocks.batch_put
+
+    def seen(self: Any, keys: list[bytes], *given: Any, parent: bytes | None) -> list[bool]:
+        parents.append((keys[0], parent))
+        return put(self, keys, *given, parent=parent)
+
+    monkeypatch.setattr(_blocks.Blocks, "batch_put", seen)
+    keys = [f"{n}" for n in range(1100)]
+    assert mooncake.put_batch(keys, [b"data"] * 1100) == 0
+    assert parents == [(b"0", None), (b"512", b"511"), (b"1024", b"1023")]
 
 
 def test_batches(seed: int) -> None:

@@ -166,6 +166,9 @@ def test_no_room(mooncake: Store, caplog: pytest.LogCaptureFixture) -> None:
         sizes = [4, (256 << 20) + 1, 4]
         assert mooncake.batch_put_from(["c", "huge", "d"], [ptr] * 3, sizes) == [0, BAD, 0]
     assert mooncake.batch_is_exist(["large", "b", "c", "huge", "d"]) == [0, 1, 1, 0, 1]
+    other = Room(b"other")
+    both = [room.ptr, other.ptr]
+    assert mooncake.batch_put_from(["large", "b"], both, [room.size, 5]) == [FULL, 0]
     assert "a segment is too small" in caplog.text
 
 
