@@ -165,6 +165,13 @@ mw_status_t mw_store_server_address(mw_store_server_t server, char *buf, uint64_
 	return mwiStoreServerAddress(server.id, buf, cap, len);
 }
 
+mw_status_t mw_store_server_metrics(mw_store_server_t server, char *buf, uint64_t cap, uint64_t *len)
+{
+	NOT_FORKED();
+	NOT_NULL(len);
+	return mwiStoreServerMetrics(server.id, buf, cap, len);
+}
+
 mw_status_t mw_store_server_stats(mw_store_server_t server, char *buf, uint64_t cap, uint64_t *len)
 {
 	NOT_FORKED();

@@ -18,6 +18,7 @@ import (
 
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/medium"
+	"github.com/moewire/moewire/core/store/metrics"
 	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -27,6 +28,7 @@ type serverObject struct {
 	*server.Server
 	store  *store.Store
 	arena  server.Arena
+	http   *metrics.Listener // nil: none
 	keys   *wire.Keyring
 	log    *lines
 	broken uatomic.Error
@@ -129,9 +131,15 @@ func (o *serverObject) open(c *C.mw_store_server_config_t) error {
 	if err != nil {
 		return err
 	}
-	listen, err := listenOf(&c.listen)
+	listen, err := listenOf("config->listen", &c.listen)
 	if err != nil {
 		return err
+	}
+	observe := ""
+	if c.metrics.num_bytes > 0 {
+		if observe, err = listenOf("config->metrics", &c.metrics); err != nil {
+			return err
+		}
 	}
 	if o.store, err = o.storage(c); err != nil {
 		return err
@@ -143,16 +151,29 @@ func (o *serverObject) open(c *C.mw_store_server_config_t) error {
 	if err != nil {
 		return errors.Join(err, o.store.Close())
 	}
+	if err := o.observe(observe); err != nil {
+		o.Close()
+		return errors.Join(err, o.store.Close())
+	}
 	return nil
 }
 
-func listenOf(b *C.mw_bytes_t) (string, error) {
-	text, err := textOf("config->listen", b)
+// observe serves /metrics at an address; at none it does nothing.
+func (o *serverObject) observe(address string) (err error) {
+	if address == "" {
+		return nil
+	}
+	o.http, err = metrics.Listen(address, func() []byte { return metrics.Text(o.Stats()) }, o.log.add)
+	return err
+}
+
+func listenOf(name string, b *C.mw_bytes_t) (string, error) {
+	text, err := textOf(name, b)
 	if err != nil {
 		return "", err
 	}
 	if _, port, err := net.SplitHostPort(text); err != nil || port == "" || strings.Contains(text, ",") {
-		return "", invalid("config->listen has %.64q, allowed is address:port, such as 127.0.0.1:9900 or [::1]:0", text)
+		return "", invalid("%s has %.64q, allowed is address:port, such as 127.0.0.1:9900 or [::1]:0", name, text)
 	}
 	return text, nil
 }
@@ -186,6 +207,17 @@ func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, err
 func mwiStoreServerAddress(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
 	return onServer(id, func(o *serverObject) error {
 		return copyOut([]byte(o.Addr().String()), unsafe.Pointer(buf), size, length)
+	})
+}
+
+//export mwiStoreServerMetrics
+func mwiStoreServerMetrics(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return onServer(id, func(o *serverObject) error {
+		address := ""
+		if o.http != nil {
+			address = o.http.Addr().String()
+		}
+		return copyOut([]byte(address), unsafe.Pointer(buf), size, length)
 	})
 }
 
@@ -232,6 +264,9 @@ func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
 	}
 	return guard(nil, func() error {
 		o.Drain(deadline)
+		if o.http != nil {
+			o.http.Close()
+		}
 		o.keys.Close()
 		return o.store.Close()
 	})

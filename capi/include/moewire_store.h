@@ -217,6 +217,7 @@ typedef struct {
 	uint32_t num_clients;    /* the most at a time; 0: 256; at most 65535 */
 	int64_t flush_every_us;  /* MW_DURABILITY_GROUP; 0: 20 ms */
 	uint64_t flush_bytes;    /* the same; 0: 64 MiB */
+	mw_bytes_t metrics;      /* "address:port" of GET /metrics over HTTP, which asks for no key; none: not served */
 } mw_store_server_config_t;
 
 /* Opens the storage and begins to serve. MW_ERR_BUSY: another server has the folder. */
@@ -224,6 +225,9 @@ mw_status_t mw_store_serve(const mw_store_server_config_t *config, mw_store_serv
 
 /* Writes "address:port"; buf, cap and len work as in mw_system_report. */
 mw_status_t mw_store_server_address(mw_store_server_t server, char *buf, uint64_t cap, uint64_t *len);
+
+/* The same for the address of /metrics; nothing without it. */
+mw_status_t mw_store_server_metrics(mw_store_server_t server, char *buf, uint64_t cap, uint64_t *len);
 
 /* Writes the counts as JSON; buf, cap and len work as in mw_system_report. */
 mw_status_t mw_store_server_stats(mw_store_server_t server, char *buf, uint64_t cap, uint64_t *len);

@@ -12,64 +12,89 @@ type counters struct {
 	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
 }
 
-// Stats are the counts of one moment, and since the store was opened.
+// MaxStatsNamespaces is how many namespaces Stats lists, those that the store has known longest; the others are one entry.
+const MaxStatsNamespaces = 63
+
+// maxLabelBytes bounds what Stats shows of a namespace's label.
+const maxLabelBytes = 256
+
+// Stats are the counts of one moment, and since the store was opened. The tags metric and help are those of package metrics.
 type Stats struct {
-	CapacityBytes     int64            `json:"capacity_bytes"` // live, dead and free bytes
-	SegmentBytes      int64            `json:"segment_bytes"`
-	LiveBytes         int64            `json:"live_bytes"` // of records that are blocks
-	DeadBytes         int64            `json:"dead_bytes"` // of those that were
-	FreeBytes         int64            `json:"free_bytes"`
-	IndexBytes        int64            `json:"index_bytes"`
-	NumBlocks         int              `json:"num_blocks"`
-	Puts              uint64           `json:"puts"`
-	Exists            uint64           `json:"exists"`
-	Conflicts         uint64           `json:"conflicts"`
-	Full              uint64           `json:"full"`
-	WouldBlock        uint64           `json:"would_block"`
-	Deletes           uint64           `json:"deletes"`
-	EvictedCold       uint64           `json:"evicted_cold"`
-	EvictedOrphans    uint64           `json:"evicted_orphans"`
-	SegmentsReclaimed uint64           `json:"segments_reclaimed"`
-	MovedBytes        uint64           `json:"moved_bytes"`
-	Spoiled           uint64           `json:"spoiled"` // blocks that were dropped because a bit was wrong
-	ReadErrors        uint64           `json:"read_errors"`
-	WriteErrors       uint64           `json:"write_errors"`
-	Flushes           uint64           `json:"flushes"`
-	Namespaces        []NamespaceStats `json:"namespaces"`
+	CapacityBytes int64 `json:"capacity_bytes" metric:"capacity_bytes" help:"Room for records: live, dead and free bytes."`
+	SegmentBytes  int64 `json:"segment_bytes" metric:"segment_bytes" help:"Bytes of a segment."`
+	LiveBytes     int64 `json:"live_bytes" metric:"bytes,state=live" help:"Bytes of the capacity; live: records of blocks."`
+	DeadBytes     int64 `json:"dead_bytes" metric:"bytes,state=dead" help:"Records that were blocks, or are not yet."`
+	FreeBytes     int64 `json:"free_bytes" metric:"bytes,state=free" help:"Bytes without a record."`
+	ReservedBytes int64 `json:"reserved_bytes" metric:"reserved_bytes" help:"Blocks that are being written; in memory a part of the dead bytes."`
+	IndexBytes    int64 `json:"index_bytes" metric:"index_bytes" help:"Memory of the index."`
+	NumBlocks     int   `json:"num_blocks" metric:"blocks" help:"Blocks that there are."`
+
+	Puts       uint64 `json:"puts" metric:"stored_blocks_total" help:"Blocks that were stored."`
+	Exists     uint64 `json:"exists" metric:"existing_puts_total" help:"Puts of a block that was there already."`
+	Conflicts  uint64 `json:"conflicts" metric:"conflicts_total" help:"Puts of another block than that of the key."`
+	Full       uint64 `json:"full" metric:"full_total" help:"Puts for which there was no room."`
+	WouldBlock uint64 `json:"would_block" metric:"staging_full_total" help:"Puts to files while as much was being written as may be."`
+	Deletes    uint64 `json:"deletes" metric:"deleted_blocks_total" help:"Blocks that clients deleted."`
+
+	EvictedCold       uint64 `json:"evicted_cold" metric:"evicted_blocks_total,cause=cold" help:"Blocks that were evicted; cold: not used for longest."`
+	EvictedOrphans    uint64 `json:"evicted_orphans" metric:"evicted_blocks_total,cause=orphan" help:"Without the block before them in their chain."`
+	SegmentsReclaimed uint64 `json:"segments_reclaimed" metric:"reclaimed_segments_total" help:"Segments that were emptied to make room."`
+	MovedBytes        uint64 `json:"moved_bytes" metric:"moved_bytes_total" help:"Bytes that were written again when their segment was emptied."`
+
+	Spoiled     uint64 `json:"spoiled" metric:"spoiled_blocks_total" help:"Damaged blocks that were dropped."`
+	ReadErrors  uint64 `json:"read_errors" metric:"storage_errors_total,op=read" help:"Reads and writes of files that failed."`
+	WriteErrors uint64 `json:"write_errors" metric:"storage_errors_total,op=write" help:"Writes and flushes that failed."`
+	Flushes     uint64 `json:"flushes" metric:"flushes_total" help:"Flushes to the disk."`
+
+	Namespaces []NamespaceStats `json:"namespaces"`
 }
 
-// NamespaceStats are those of one namespace.
+// NamespaceStats are those of one namespace, or of all that Stats does not list: the "others" without a digest.
 type NamespaceStats struct {
-	Digest string `json:"digest"`
-	Label  string `json:"label"`
-	Blocks int64  `json:"blocks"`
-	Bytes  int64  `json:"bytes"`
-	Hits   uint64 `json:"hits"`
-	Misses uint64 `json:"misses"`
+	Digest string `json:"digest" label:"digest"`
+	Label  string `json:"label" label:"namespace"`
+	Blocks int64  `json:"blocks" metric:"namespace_blocks" help:"Blocks of a namespace."`
+	Bytes  int64  `json:"bytes" metric:"namespace_bytes" help:"Bytes of its blocks."`
+	Hits   uint64 `json:"hits" metric:"namespace_hits_total" help:"Keys of its gets and lookups that were found."`
+	Misses uint64 `json:"misses" metric:"namespace_misses_total" help:"Keys of its gets and lookups that were not found."`
 }
 
 // Stats returns the counts.
 func (s *Store) Stats() Stats {
 	c := &s.counts
 	st := Stats{
-		CapacityBytes: s.capacity(), SegmentBytes: s.medium.SegmentBytes(),
+		CapacityBytes: s.capacity(), SegmentBytes: s.medium.SegmentBytes(), ReservedBytes: s.reserved.Load(),
 		IndexBytes: s.index.SizeBytes(), NumBlocks: s.index.Len(),
 		Puts: c.puts.Load(), Exists: c.exists.Load(), Conflicts: c.conflicts.Load(),
 		Full: c.full.Load(), WouldBlock: c.wouldBlock.Load(), Deletes: c.deletes.Load(),
 		EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
 		SegmentsReclaimed: c.reclaimed.Load(), MovedBytes: c.moved.Load(), Spoiled: c.spoiled.Load(),
 		ReadErrors: c.readErrors.Load(), WriteErrors: c.writeErrors.Load(), Flushes: c.flushes.Load(),
+		Namespaces: s.names.stats(),
 	}
 	s.bytes(&st)
-	s.names.mu.RLock()
-	defer s.names.mu.RUnlock()
-	for _, n := range s.names.all {
-		st.Namespaces = append(st.Namespaces, NamespaceStats{
-			Digest: hex.EncodeToString(n.digest[:8]), Label: n.label,
-			Blocks: n.blocks.Load(), Bytes: n.bytes.Load(), Hits: n.hits.Load(), Misses: n.misses.Load(),
-		})
-	}
 	return st
+}
+
+// stats lists namespaces. Which ones are listed does not change, so that their counts only rise.
+func (n *names) stats() []NamespaceStats {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	var list []NamespaceStats
+	for i, ns := range n.all {
+		if i <= MaxStatsNamespaces {
+			list = append(list, NamespaceStats{Label: "others"})
+		}
+		at := &list[len(list)-1]
+		if i < MaxStatsNamespaces {
+			at.Digest, at.Label = hex.EncodeToString(ns.digest[:8]), ns.label[:min(len(ns.label), maxLabelBytes)]
+		}
+		at.Blocks += ns.blocks.Load()
+		at.Bytes += ns.bytes.Load()
+		at.Hits += ns.hits.Load()
+		at.Misses += ns.misses.Load()
+	}
+	return list
 }
 
 // bytes counts what segments hold. Records that come or go meanwhile may count as dead.

@@ -53,6 +53,7 @@ func (s *Store) Allocate(a Allocation) (*Writing, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.reserved.Add(w.block.RecordBytes())
 	return w, nil
 }
 
@@ -120,6 +121,7 @@ func (w *Writing) Commit() error {
 		return w.result
 	}
 	w.ended = true
+	defer w.store.reserved.Add(-w.block.RecordBytes())
 	w.result = w.store.commit(w)
 	return w.result
 }
@@ -233,6 +235,7 @@ func (w *Writing) Abort() {
 		return
 	}
 	w.ended, w.result = true, errors.New("the block was given up")
+	defer w.store.reserved.Add(-w.block.RecordBytes())
 	if w.placed {
 		w.store.settle(w, w.result)
 		return

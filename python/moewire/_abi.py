@@ -577,6 +577,7 @@ class mw_store_server_config_t(Structure):
         ("num_clients", c_uint32),
         ("flush_every_us", c_int64),
         ("flush_bytes", c_uint64),
+        ("metrics", mw_bytes_t),
     ]
 
 
@@ -729,6 +730,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_store_stats": (c_int32, (mw_store_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_store_serve": (c_int32, (POINTER(mw_store_server_config_t), POINTER(mw_store_server_t))),
     "mw_store_server_address": (
+        c_int32,
+        (mw_store_server_t, c_void_p, c_uint64, POINTER(c_uint64)),
+    ),
+    "mw_store_server_metrics": (
         c_int32,
         (mw_store_server_t, c_void_p, c_uint64, POINTER(c_uint64)),
     ),

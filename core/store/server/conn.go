@@ -61,6 +61,14 @@ type reply struct {
 	request uint64
 }
 
+// began is when the head of the request came; the zero Time for one that got no context.
+func (r *reply) began() time.Time {
+	if r.job == nil {
+		return time.Time{}
+	}
+	return r.job.began
+}
+
 func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
 	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret), replies: make(chan reply, s.cfg.Contexts+1)}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
@@ -125,7 +133,7 @@ func (c *conn) read() error {
 func (c *conn) handle(head *wire.Head) error {
 	s := c.server
 	if message.CodeName(head.Code) == "" || head.Reply || head.Refused {
-		s.counters.unknownCodes.Add(1)
+		s.counters.UnknownCodes.Add(1)
 		return c.refuse(head, message.Unknown)
 	}
 	s.counters.requests[head.Code].Add(1)
@@ -215,7 +223,7 @@ func (c *conn) send(r reply, flush bool) {
 	if r.job != nil {
 		r.code, r.status, r.request = r.job.code, r.job.status, r.job.request
 	}
-	c.server.counters.replies[r.status].Add(1)
+	c.server.counters.replied(&r)
 	if c.broken {
 		if r.job != nil {
 			c.release(r.job)
@@ -223,9 +231,13 @@ func (c *conn) send(r reply, flush bool) {
 		return
 	}
 	c.head = wire.Head{Code: r.code, Reply: true, Refused: r.status.Refuses(), Status: uint16(r.status), Request: r.request}
+	began := r.began()
 	err := c.compose(r.job)
 	if err == nil && flush {
 		err = c.out.Flush()
+	}
+	if err == nil && !began.IsZero() {
+		c.server.counters.answered(r.code, began)
 	}
 	if err != nil {
 		c.broken = true

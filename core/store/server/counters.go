@@ -2,23 +2,42 @@ package server
 
 import (
 	"encoding/json"
-	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/metrics"
 	"github.com/moewire/moewire/core/wire"
 )
 
-// Counters count by reason. Safe for concurrent use.
+// Counters count by reason. Their tags are the rows of package metrics. Safe for concurrent use.
 type Counters struct {
-	Accepted, Crowded, AcceptFailed             atomic.Uint64 // connections
-	Unauthenticated, OtherVersion               atomic.Uint64
-	TooManyClients, Lost, Idle                  atomic.Uint64 // Idle: of those lost, by a client that did not read or write on
-	Hits, Misses, BytesIn, BytesOut             atomic.Uint64
-	Capped, Expired, BadPuts, BadReads, Changed atomic.Uint64 // BadReads: readers found a wrong tag; Changed: it was right here
-	ReadFailed                                  atomic.Uint64
-	requests                                    [message.NumCodes]atomic.Uint64
-	replies                                     [message.NumStatuses]atomic.Uint64
-	unknownCodes                                atomic.Uint64
+	Accepted metrics.Counter `json:"accepted" metric:"connections_total" help:"Connections that were taken."`
+
+	Crowded         metrics.Counter `json:"crowded" metric:"connections_refused_total,cause=crowded" help:"Those that did not become clients."`
+	Unauthenticated metrics.Counter `json:"unauthenticated" metric:"connections_refused_total,cause=unauthenticated" help:"Handshakes that failed."`
+	OtherVersion    metrics.Counter `json:"other_version" metric:"other_version_clients_total" help:"Those of them with the key."`
+	TooManyClients  metrics.Counter `json:"too_many_clients" metric:"connections_refused_total,cause=too_many_clients" help:"Clients beyond the bound."`
+	AcceptFailed    metrics.Counter `json:"accept_failed" metric:"accept_failures_total" help:"Times that the system gave no connection, for want of descriptors as a rule."`
+	Lost            metrics.Counter `json:"lost" metric:"connections_lost_total" help:"Clients whose connection broke."`
+	Idle            metrics.Counter `json:"idle" metric:"connections_idle_total" help:"Those of the lost that did not read or write on."`
+
+	Hits     metrics.Counter `json:"hits" metric:"hits_total" help:"Keys of gets and lookups that were found."`
+	Misses   metrics.Counter `json:"misses" metric:"misses_total" help:"Keys of gets and lookups that were not found."`
+	BytesIn  metrics.Counter `json:"bytes_in" metric:"received_bytes_total" help:"Bytes of blocks that clients wrote."`
+	BytesOut metrics.Counter `json:"bytes_out" metric:"sent_bytes_total" help:"Bytes of blocks that clients were sent."`
+
+	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many run as may."`
+	Expired      metrics.Counter `json:"expired" metric:"expired_handles_total" help:"Leases and unfinished blocks whose time was over."`
+	BadPuts      metrics.Counter `json:"bad_puts" metric:"integrity_failures_total,found=put" help:"Blocks whose bytes do not fit their tag."`
+	BadReads     metrics.Counter `json:"bad_reads" metric:"integrity_failures_total,found=read" help:"Those of which a reader says so."`
+	Changed      metrics.Counter `json:"changed" metric:"changed_reads_total" help:"Those that readers found changed, and that are whole here."`
+	ReadFailed   metrics.Counter `json:"read_failed" metric:"read_failures_total" help:"Blocks that the storage did not read: misses."`
+	UnknownCodes metrics.Counter `json:"unknown_codes" metric:"unknown_requests_total" help:"Requests with a code that there is not."`
+
+	requests [message.NumCodes]metrics.Counter
+	replies  [message.NumStatuses]metrics.Counter
+	refused  [message.NumStatuses]metrics.Counter // puts
+	times    [message.NumCodes]metrics.Histogram
 }
 
 // Requests is how many requests of a code came.
@@ -28,38 +47,49 @@ func (c *Counters) Requests(code message.Code) uint64 { return c.requests[code].
 // whole.
 func (c *Counters) Replies(s message.Status) uint64 { return c.replies[s].Load() }
 
+// replied counts an answer, and a block that was refused.
+func (c *Counters) replied(r *reply) {
+	c.replies[r.status].Add(1)
+	if r.status.Refuses() && (r.code == message.Put || r.code == message.Allocate || r.code == message.Commit) {
+		c.refused[r.status].Add(1)
+	}
+}
+
 // Counters are the server's own.
 func (s *Server) Counters() *Counters { return &s.counters }
 
 // Refusals are those of handshakes and frames, by reason.
 func (s *Server) Refusals() *wire.Counters { return &s.refusals }
 
-// Stats is what a server says of itself.
+// Stats is what a server says of itself. Its tags are the rows of package metrics.
 type Stats struct {
-	Storage  uint8             `json:"storage"` // as in Config
-	Clients  int               `json:"clients"`
-	Running  int               `json:"requests_running"`
-	Counts   map[string]uint64 `json:"counts"`
-	Requests map[string]uint64 `json:"requests"`
-	Replies  map[string]uint64 `json:"replies"`
-	Refused  map[string]uint64 `json:"refused_frames"`
-	Store    any               `json:"store,omitempty"`
+	Started  float64                    `json:"started_s" metric:"start_time_seconds" help:"When the server began to listen, seconds since 1970."`
+	Storage  uint8                      `json:"storage" metric:"storage" help:"1: memory, 2: files, 3: files without the cache."`
+	Clients  int                        `json:"clients" metric:"clients" help:"Connections of clients now."`
+	Running  int                        `json:"requests_running" metric:"running_requests" help:"Requests that are not answered yet."`
+	Draining int                        `json:"draining" metric:"draining" help:"1: the server takes no more requests."`
+	Counts   *Counters                  `json:"counts"` // they go on counting
+	Requests map[string]uint64          `json:"requests" metric:"requests_total,code" help:"Requests that came."`
+	Replies  map[string]uint64          `json:"replies" metric:"replies_total,status" help:"Requests that were answered; those for several keys as a whole."`
+	Puts     map[string]uint64          `json:"refused_puts" metric:"refused_puts_total,cause" help:"Blocks that were not stored, by the status of the answer."`
+	Refused  map[string]uint64          `json:"refused_frames" metric:"refused_frames_total,reason" help:"Handshakes and messages that were refused, by reason."`
+	Latency  map[string]metrics.Latency `json:"latency" metric:"request_duration_seconds,code" help:"Time from the head of a request to the end of its answer."`
+	Store    any                        `json:"store,omitempty"`
 }
 
 // Stats counts by reason, and asks the engine.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		Counts: s.counters.named(), Requests: map[string]uint64{}, Replies: map[string]uint64{}, Refused: map[string]uint64{},
-		Running: s.contexts.Stats().Leased, Clients: len(s.all()), Storage: s.cfg.Storage,
+		Started: float64(s.started.UnixMilli()) / 1e3, Counts: &s.counters, Requests: map[string]uint64{},
+		Replies: map[string]uint64{}, Puts: map[string]uint64{}, Refused: map[string]uint64{},
+		Latency: map[string]metrics.Latency{}, Running: s.contexts.Stats().Leased, Clients: len(s.all()),
+		Storage: s.cfg.Storage,
 	}
-	for code := range s.counters.requests {
-		if name := message.CodeName(message.Code(code)); name != "" {
-			st.Requests[name] = s.counters.requests[code].Load()
-		}
+	if s.isClosing() {
+		st.Draining = 1
 	}
-	for status := range message.NumStatuses {
-		st.Replies[status.String()] = s.counters.Replies(status)
-	}
+	s.counters.byCode(&st)
+	s.counters.byStatus(&st)
 	s.refusals.Each(func(r wire.Reason, n uint64) { st.Refused[r.Text()] = n })
 	if s.cfg.Stats != nil {
 		st.Store = s.cfg.Stats()
@@ -67,18 +97,38 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-func (c *Counters) named() map[string]uint64 {
-	counts := map[string]uint64{}
-	for name, n := range map[string]*atomic.Uint64{
-		"accepted": &c.Accepted, "crowded": &c.Crowded, "accept_failed": &c.AcceptFailed,
-		"unauthenticated": &c.Unauthenticated, "other_version": &c.OtherVersion, "too_many_clients": &c.TooManyClients,
-		"lost": &c.Lost, "idle": &c.Idle, "hits": &c.Hits, "misses": &c.Misses, "bytes_in": &c.BytesIn, "bytes_out": &c.BytesOut,
-		"capped": &c.Capped, "expired": &c.Expired, "bad_puts": &c.BadPuts, "bad_reads": &c.BadReads, "changed": &c.Changed,
-		"read_failed": &c.ReadFailed, "unknown_codes": &c.unknownCodes,
-	} {
-		counts[name] = n.Load()
+// byCode fills in the requests, and the times of those that were answered.
+func (c *Counters) byCode(st *Stats) {
+	for code := range c.requests {
+		name := message.CodeName(message.Code(code))
+		if name == "" {
+			continue
+		}
+		st.Requests[name] = c.requests[code].Load()
+		if l := c.times[code].Now(); l.Count > 0 {
+			st.Latency[name] = l
+		}
 	}
-	return counts
+}
+
+func (c *Counters) byStatus(st *Stats) {
+	for status := range message.NumStatuses {
+		st.Replies[status.String()] = c.replies[status].Load()
+		if status.Refuses() {
+			st.Puts[status.String()] = c.refused[status].Load()
+		}
+	}
+}
+
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// answered counts how long a request took.
+func (c *Counters) answered(code message.Code, began time.Time) {
+	c.times[code].Observe(time.Since(began))
 }
 
 func (s *Server) statsJSON() ([]byte, error) { return json.Marshal(s.Stats()) }

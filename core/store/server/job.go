@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/wire"
@@ -11,6 +13,7 @@ type job struct {
 	lease   pool.Lease[*job]
 	code    message.Code
 	request uint64
+	began   time.Time
 	said    message.Request
 	space   *space
 
@@ -38,6 +41,7 @@ func newJob() (*job, error) {
 // begin takes a request.
 func (j *job) begin(head *wire.Head) {
 	j.code, j.request, j.status, j.space, j.held = head.Code, head.Request, message.OK, nil, nil
+	j.began = time.Now()
 	j.keys, j.out, j.pieces, j.hits = j.keys[:0], j.out[:0], j.pieces[:0], false
 }
 

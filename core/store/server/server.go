@@ -87,6 +87,7 @@ type Server struct {
 	wire     wire.Config
 	listener net.Listener
 	boot     [16]byte
+	started  time.Time
 	contexts *pool.Pool[*job]
 	counters Counters
 	refusals wire.Counters
@@ -105,7 +106,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.fill()
-	s := &Server{cfg: cfg, conns: map[*conn]struct{}{}, closed: make(chan struct{})}
+	s := &Server{cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, closed: make(chan struct{})}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}

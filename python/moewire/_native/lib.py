@@ -105,6 +105,7 @@ class Library:
     store_stats: Callable[..., int]
     store_serve: Callable[..., int]
     store_server_address: Callable[..., int]
+    store_server_metrics: Callable[..., int]
     store_server_stats: Callable[..., int]
     store_server_log: Callable[..., int]
     store_server_reload: Callable[..., int]

@@ -28,6 +28,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", default="1GiB", help="for all blocks (%(default)s)")
     parser.add_argument("--key-file", help="the keys (default: MOEWIRE_KEY_FILE)")
     parser.add_argument("--new-key", metavar="FILE", help="make a key there, and use it")
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS:PORT",
+        help="serve GET /metrics there, for Prometheus; it asks for no key (default: no)",
+    )
     parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
     parser.add_argument(
         "--durability", choices=tuple(DURABILITIES), default="group", help="with --storage file"
@@ -72,6 +77,7 @@ def main(options: argparse.Namespace) -> int:
             key_file=options.new_key or options.key_file,
             protection=options.protection,
             durability=options.durability,
+            metrics=options.metrics,
         )
     except BaseException:
         if options.new_key:  # made a moment ago, and of no use
@@ -98,6 +104,8 @@ def _serve(server: Server, options: argparse.Namespace, capacity: int) -> None:
     if options.new_key:
         key = os.path.abspath(options.new_key)
         print(f"export MOEWIRE_STORE_SERVERS={server.address} MOEWIRE_KEY_FILE={key}", flush=True)
+    if server.metrics_address:
+        print(f"moewire store: metrics at http://{server.metrics_address}/metrics", flush=True)
     while not asked & {signal.SIGTERM, signal.SIGINT}:
         wake.wait(_LOOK_S)
         wake.clear()

@@ -35,6 +35,9 @@ class Server:
         capacity_bytes: for all blocks together.
         key_file: a path; only its owner may be able to read the file. None: ``MOEWIRE_KEY_FILE``.
         protection: as for ``Client``, and the same.
+        metrics: "address:port" of ``GET /metrics`` over HTTP, in the Prometheus text format. It
+            asks for no key: whoever reaches it sees the numbers and the names of namespaces.
+            None: it is not served.
         durability: with "file", when a block is safe from a power cut: "group", after 20 ms;
             "none", when the kernel likes; "each", at once.
 
@@ -55,6 +58,7 @@ class Server:
         key_file: str | os.PathLike[str] | None = None,
         protection: Literal["digest", "encrypt"] = "digest",
         durability: Literal["group", "none", "each"] = "group",
+        metrics: str | None = None,
     ) -> None:
         self._closed = True  # until it is open
         if storage not in STORAGES:
@@ -65,6 +69,8 @@ class Server:
             raise refuse("path", repr(path), 'a folder with storage "file" alone')
         if not isinstance(listen, str):
             raise refuse("listen", f"a {type(listen).__name__}", "address:port")
+        if metrics is not None and (not isinstance(metrics, str) or not metrics):
+            raise refuse("metrics", repr(metrics), "address:port, or None")
         config = abi.mw_store_server_config_t(
             size=ctypes.sizeof(abi.mw_store_server_config_t),
             key_source=abi.MW_KEYS_FILE,
@@ -76,6 +82,8 @@ class Server:
         given = {"listen": listen.encode(), "keys": key_file_of(key_file)}
         if path is not None:
             given["path"] = os.fsencode(path)
+        if metrics is not None:
+            given["metrics"] = metrics.encode()
         texts = fill(config, given)  # alive during the call
         self._lib = library()
         self._id = abi.mw_store_server_t()
@@ -87,6 +95,11 @@ class Server:
     def address(self) -> str:
         """Where clients reach it: "address:port"."""
         return self._text(self._lib.store_server_address, 256)
+
+    @property
+    def metrics_address(self) -> str:
+        """Where ``/metrics`` is: "address:port"; "" if it is not served."""
+        return self._text(self._lib.store_server_metrics, 256)
 
     def _text(self, function: Any, room: int) -> str:
         buffer, length = ctypes.create_string_buffer(room), ctypes.c_uint64()
