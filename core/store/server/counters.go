@@ -24,7 +24,7 @@ type Counters struct {
 	Hits     metrics.Counter `json:"hits" metric:"hits_total" help:"Keys of gets and lookups that were found."`
 	Misses   metrics.Counter `json:"misses" metric:"misses_total" help:"Keys of gets and lookups that were not found."`
 	BytesIn  metrics.Counter `json:"bytes_in" metric:"received_bytes_total" help:"Bytes of blocks that clients wrote."`
-	BytesOut metrics.Counter `json:"bytes_out" metric:"sent_bytes_total" help:"Bytes of blocks that clients were sent."`
+	BytesOut metrics.Counter `json:"bytes_out" metric:"sent_bytes_total" help:"Bytes of blocks that clients were sent, or read where they lie."`
 
 	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many run as may."`
 	Expired      metrics.Counter `json:"expired" metric:"expired_handles_total" help:"Leases and unfinished blocks whose time was over."`
