@@ -5,9 +5,6 @@ import "C"
 
 import (
 	"errors"
-	"slices"
-	"sync"
-	"time"
 	"unsafe"
 
 	uatomic "go.uber.org/atomic"
@@ -22,9 +19,6 @@ type storeObject struct {
 	keys   *wire.Keyring // wiped when the client is closed
 	said   *lines        // warnings that were not taken yet
 	broken uatomic.Error
-
-	mu   sync.Mutex
-	done []client.Completion // taken from the client, not yet given to the caller
 }
 
 var stores = newTable[*storeObject]("store client")
@@ -139,26 +133,10 @@ func tellAll(done *client.Completion, to *C.mw_store_completion_t, ok *C.uint8_t
 	tell(done, ok, lengths)
 }
 
-// next takes one completion, that of a request if id is not 0.
-func (o *storeObject) next(id uint64) (done client.Completion, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.done) == 0 && id == 0 {
-		o.done = o.Drain(o.done)
-	}
-	at := slices.IndexFunc(o.done, func(c client.Completion) bool { return id == 0 || c.ID == id })
-	if at < 0 {
-		return done, false
-	}
-	done = o.done[at]
-	o.done = slices.Delete(o.done, at, at+1)
-	return done, true
-}
-
 //export mwiStoreDrain
 func mwiStoreDrain(id uint64, done *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
 	return onStore(id, func(o *storeObject) error {
-		c, there := o.next(0)
+		c, there := o.Next()
 		if !there {
 			return errNone
 		}
@@ -177,29 +155,16 @@ func mwiStoreWait(id, number uint64, timeoutUs int64, done *C.mw_store_completio
 		if number == 0 {
 			return invalid("id is 0, allowed what mw_store_submit has given")
 		}
-		c, there := o.next(number)
-		if !there {
-			if c, err = o.wait(number, deadline); err != nil {
-				return err
-			}
+		c, err := o.Wait(number, deadline)
+		if errors.Is(err, client.ErrDeadline) {
+			return errNone
+		}
+		if err != nil {
+			return err
 		}
 		tellAll(&c, done, ok, lengths)
 		return nil
 	})
-}
-
-// wait waits for a request that the client has, or that a drain of another thread took.
-func (o *storeObject) wait(number uint64, deadline time.Time) (client.Completion, error) {
-	c, err := o.Wait(number, deadline)
-	if errors.Is(err, client.ErrDeadline) {
-		return c, errNone
-	}
-	if err != nil {
-		if taken, there := o.next(number); there {
-			return taken, nil
-		}
-	}
-	return c, err
 }
 
 //export mwiStoreEventFD

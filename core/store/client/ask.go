@@ -34,25 +34,26 @@ func (a *ask) fill(said *message.Request) {
 	said.NumKeys = max(said.NumKeys, a.said.NumKeys)
 }
 
-// answer reads the reply to an ask.
+// answer reads the reply to an ask. One that is too long is no answer, and no reason to end the link.
 func (l *link) answer(head *wire.Head, t *part) error {
-	n := int(head.PayloadBytes)
-	most := t.ask.most
+	status, most := message.Status(head.Status), t.ask.most
 	if head.Refused {
 		most = message.MaxTextBytes
 	}
-	if head.PayloadBytes > int64(most) {
-		return message.ErrMalformed
-	}
-	b := make([]byte, n)
-	if err := l.in.Read(b); err != nil {
-		return err
+	var b []byte
+	if head.PayloadBytes <= int64(most) {
+		b = make([]byte, head.PayloadBytes)
+		if err := l.in.Read(b); err != nil {
+			return err
+		}
+	} else {
+		status, b = message.Failed, fmt.Appendf(nil, "the answer has %d bytes; allowed: %d", head.PayloadBytes, most)
 	}
 	if err := l.in.End(); err != nil {
 		return err
 	}
 	if t.call != nil {
-		t.ask.via, t.ask.answered, t.ask.status, t.ask.answer = l, true, message.Status(head.Status), b
+		t.ask.via, t.ask.answered, t.ask.status, t.ask.answer = l, true, status, b
 		t.ask.placed = t.placed
 	}
 	return nil
@@ -133,7 +134,7 @@ func (c *Client) flushAll(timeout time.Duration, errs []error, done chan struct{
 func (c *Client) Stats() map[string][]byte {
 	all := map[string][]byte{}
 	for _, p := range c.peers {
-		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: 1 << 20}}, 0)
+		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: message.MaxStatsBytes}}, 0)
 		if err != nil {
 			said = nil
 		}

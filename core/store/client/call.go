@@ -268,6 +268,27 @@ func (c *Client) Drain(dst []Completion) []Completion {
 	return dst
 }
 
+// Next takes one completion, the oldest; false: there is none. EventFD stays readable while there are others.
+func (c *Client) Next() (Completion, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.done) == 0 {
+		return Completion{}, false
+	}
+	k := c.done[0]
+	c.take(k)
+	return k.Completion, true
+}
+
+// take takes a call that has ended out of what there is to drain. The caller holds mu.
+func (c *Client) take(k *call) {
+	delete(c.calls, k.ID)
+	c.done = slices.DeleteFunc(c.done, func(other *call) bool { return other == k })
+	if len(c.done) == 0 && !c.closed {
+		_ = sys.Unsignal(c.event)
+	}
+}
+
 // Wait waits for one request, and takes its completion out of what Drain gives.
 func (c *Client) Wait(id uint64, deadline time.Time) (Completion, error) {
 	c.mu.Lock()
@@ -288,10 +309,6 @@ func (c *Client) Wait(id uint64, deadline time.Time) (Completion, error) {
 	if c.calls[id] == nil {
 		return Completion{}, fmt.Errorf("%w: request %d was drained meanwhile", ErrArgument, id)
 	}
-	delete(c.calls, id)
-	c.done = slices.DeleteFunc(c.done, func(other *call) bool { return other == k })
-	if len(c.done) == 0 && !c.closed {
-		_ = sys.Unsignal(c.event)
-	}
+	c.take(k)
 	return k.Completion, nil
 }

@@ -22,6 +22,19 @@ type liar struct {
 	payload []byte
 	keys    *wire.Keyring
 	secret  [32]byte
+	pause   time.Duration // before it reads so much of what it is sent
+	portion int
+}
+
+// Read reads slowly, if the liar is slow.
+func (s *slow) Read(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	return s.Conn.Read(p[:min(len(p), s.portion)])
+}
+
+type slow struct {
+	net.Conn
+	*liar
 }
 
 var liarsKey = tag.Key{1, 2, 3}
@@ -38,7 +51,11 @@ func (s *liar) dial(context.Context, string) (Conn, error) {
 			return
 		}
 		s.secret = session.Export(message.TagSecret)
-		s.serve(stream.NewReader(far, session, stream.Limits{Idle: patience, Total: patience}), stream.NewWriter(far, session, patience, nil))
+		var from net.Conn = far
+		if s.pause > 0 {
+			from = &slow{far, s}
+		}
+		s.serve(stream.NewReader(from, session, stream.Limits{Idle: patience, Total: patience}), stream.NewWriter(far, session, stream.Limits{Idle: patience, Total: patience}, nil))
 	}()
 	return near, nil
 }

@@ -43,6 +43,7 @@ type link struct {
 	nextID  uint64
 	err     error // why it ends
 	sending bool  // something is being written
+	sealed  bool  // and something was that is not written yet
 
 	wrote atomic.Int64 // when bytes went last
 
@@ -66,8 +67,10 @@ func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, secret: session.Export(message.TagSecret)}
 	l.invited = session.Export(message.ShareSecret)
 	l.wake.L = &l.mu
-	l.in = stream.NewReader(nc, session, stream.Limits{Idle: timeout, Total: time.Minute})
-	l.out = stream.NewWriter(nc, session, timeout, func() { l.wrote.Store(stream.Now()) })
+	// The watch says what is silent: it knows how long each part may wait.
+	limits := stream.Limits{Idle: time.Minute, Total: time.Minute, Report: timeout / 4}
+	l.in = stream.NewReader(nc, session, limits)
+	l.out = stream.NewWriter(nc, session, limits, func() { l.wrote.Store(stream.Now()) })
 	return l
 }
 
@@ -214,10 +217,10 @@ func (l *link) take(t *part) uint64 {
 	return l.nextID
 }
 
-// settle ends what take has begun, when the message was written.
-func (l *link) settle(t *part, err error) {
+// settle ends what take has begun, when the message was written, or sealed to be written with the next one.
+func (l *link) settle(t *part, sealed bool, err error) {
 	l.mu.Lock()
-	t.writing, l.sending = false, false
+	t.writing, l.sending, l.sealed = false, false, sealed
 	answered := t.answered
 	l.wake.Signal()
 	l.mu.Unlock()
@@ -233,10 +236,27 @@ func (l *link) settle(t *part, err error) {
 func (l *link) send() {
 	for {
 		id, t, more := l.next()
-		if t == nil {
+		switch {
+		case t != nil:
+			l.transmit(id, t, !more)
+		case l.cause() != nil:
 			return
+		default:
+			l.flush()
 		}
-		l.transmit(id, t, !more)
+	}
+}
+
+// flush writes what was sealed: the part that was to follow has been given up.
+func (l *link) flush() {
+	l.writing.Lock()
+	err := net.ErrClosed
+	if !l.shut {
+		err = l.out.Flush()
+	}
+	l.writing.Unlock()
+	if err != nil {
+		l.fail(err)
 	}
 }
 
@@ -250,15 +270,19 @@ func (l *link) transmit(id uint64, t *part, flush bool) {
 		}
 	}
 	l.writing.Unlock()
-	l.settle(t, err)
+	l.settle(t, !flush, err)
 }
 
-// next waits for a part that may be sent; nil: the link has ended. more: another one may be
-// sent right after it.
+// next waits for a part that may be sent; nil: the link has ended, or what was sealed is to be
+// written. more: another one may be sent right after it.
 func (l *link) next() (id uint64, t *part, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.err == nil && (len(l.queue) == 0 || l.sending || len(l.running) >= int(l.opened.Contexts)) {
+		if l.sealed && !l.sending {
+			l.sealed = false
+			return 0, nil, false
+		}
 		l.wake.Wait()
 	}
 	if l.err != nil {

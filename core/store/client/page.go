@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func (c *Client) Page(prefix, cursor []byte) (keys [][]byte, next []byte, err er
 	return keys, append(binary.LittleEndian.AppendUint32(nil, server), from...), nil
 }
 
-// pageOf asks one server for a page.
+// pageOf asks one server for a page. It may have no keys and a cursor: there is more to look at.
 func (c *Client) pageOf(p *peer, prefix, cursor []byte) (keys [][]byte, next []byte, err error) {
 	a := &ask{payload: slices.Concat(prefix, cursor), most: 2 + message.MaxCursorBytes + message.MaxTableBytes}
 	a.said.KeyBytes, a.said.Parent = uint16(len(prefix)), uint16(len(cursor))
@@ -49,5 +50,11 @@ func (c *Client) pageOf(p *peer, prefix, cursor []byte) (keys [][]byte, next []b
 	if err != nil {
 		return nil, nil, err
 	}
-	return message.Listed(nil, said)
+	if keys, next, err = message.Listed(nil, said); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", p.name, err)
+	}
+	if len(next) > 0 && bytes.Equal(next, cursor) {
+		return nil, nil, fmt.Errorf("%s: %w: the list does not go on", p.name, message.ErrMalformed)
+	}
+	return keys, next, nil
 }

@@ -126,12 +126,35 @@ func (p *peer) ask(t *part) bool {
 
 func (p *peer) server() string { return p.name }
 
+// A server refuses another key by saying nothing, as one does that ends. So a silent end is tried again, with
+// the keys that the source has by then: they may have been exchanged.
+const (
+	silentTries = 3
+	silentPause = 50 * time.Millisecond
+)
+
 // connect makes a link. ErrRefused: the server is there and does not want this client.
-func (p *peer) connect() (*link, error) {
-	cfg := &p.client.cfg
-	deadline := time.Now().Add(cfg.Connect)
+func (p *peer) connect() (l *link, err error) {
+	deadline := time.Now().Add(p.client.cfg.Connect)
 	ctx, cancel := context.WithDeadline(p.client.ctx, deadline)
 	defer cancel()
+	var reread error
+	for try := 1; ; try++ {
+		l, err = p.try(ctx, deadline)
+		if !errors.Is(err, stream.ErrSilent) || try == silentTries || !p.sleep(silentPause) {
+			break
+		}
+		reread = p.client.cfg.Keys.Reload() // on an error the keys stay what they were
+	}
+	if err != nil && ctx.Err() == nil {
+		err = p.refusal(errors.Join(err, reread))
+	}
+	return l, err
+}
+
+// try makes one connection and, over it, a link.
+func (p *peer) try(ctx context.Context, deadline time.Time) (*link, error) {
+	cfg := &p.client.cfg
 	nc, err := cfg.Dial(ctx, p.name)
 	if err != nil {
 		return nil, err
@@ -153,7 +176,7 @@ func (p *peer) greet(nc net.Conn, deadline time.Time) (*link, error) {
 		Blob: message.Hello(), Counters: &p.client.counts.Frames, Now: cfg.Now,
 	}, deadline)
 	if err != nil {
-		return nil, p.refusal(err)
+		return nil, err
 	}
 	l := newLink(p, nc, session)
 	if err := nc.SetDeadline(deadline); err != nil {

@@ -3,6 +3,7 @@ package client
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 )
 
@@ -78,7 +79,9 @@ func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
 			late = append(late, &given)
 			t.call, t.bufs = nil, nil
 		}
-		hung = l.over(t, now, max(t.timeout, l.peer.client.cfg.Timeout), next) || hung
+		if t.code != message.Flush { // which takes as long as a disk does
+			hung = l.over(t, now, max(t.timeout, l.peer.client.cfg.Timeout), next) || hung
+		}
 	}
 	return late, hung
 }

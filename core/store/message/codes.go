@@ -109,6 +109,8 @@ const (
 	MaxPayloadBytes = MaxPrefixBytes + MaxBlockBytes
 	// MaxTableBytes bounds a payload that is no data.
 	MaxTableBytes = MaxKeys * (2 + MaxKeyBytes)
+	// MaxStatsBytes bounds the reply to stats.
+	MaxStatsBytes = 1 << 20
 	// MaxTextBytes bounds the text of a refusal.
 	MaxTextBytes = 256
 )

@@ -72,7 +72,7 @@ func (r *reply) began() time.Time {
 func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
 	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret), replies: make(chan reply, s.cfg.Contexts+1)}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
-	c.out = stream.NewWriter(nc, session, s.cfg.Idle, nil)
+	c.out = stream.NewWriter(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Idle}, nil)
 	return c
 }
 

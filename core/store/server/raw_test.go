@@ -65,7 +65,7 @@ func connect(t testing.TB, s *server.Server, change ...func(*wire.Config)) (*raw
 		return nil, err
 	}
 	r.in = stream.NewReader(nc, r.session, stream.Limits{Idle: time.Minute, Total: time.Minute})
-	r.out = stream.NewWriter(nc, r.session, time.Minute, nil)
+	r.out = stream.NewWriter(nc, r.session, stream.Limits{Idle: time.Minute, Total: time.Minute}, nil)
 	return r, nil
 }
 

@@ -13,7 +13,8 @@ import (
 )
 
 // ErrSilent means that the other side has ended the connection during the handshake and
-// said nothing: so a server does to a client that has another key.
+// said nothing at all: so a server does to a client that has another key, and so it looks when
+// a server ends.
 var ErrSilent = errors.New("the connection was ended during the handshake, as it is where keys differ")
 
 // Handshake begins a session over a new connection, until the deadline. The caller owns the
@@ -41,10 +42,10 @@ func shake(conn net.Conn, h *wire.Handshake) error {
 		}
 	}
 	var in [wire.MaxFrameBytes]byte
-	for !h.Done() {
+	for heard := false; !h.Done(); heard = true {
 		n := min(h.Need(), len(in))
 		if _, err := io.ReadFull(conn, in[:n]); err != nil {
-			return silent(err)
+			return silent(err, heard)
 		}
 		_, out, err := h.Step(in[:n])
 		if len(out) > 0 {
@@ -59,9 +60,10 @@ func shake(conn net.Conn, h *wire.Handshake) error {
 	return nil
 }
 
-// silent tells a connection that was ended from one that failed.
-func silent(err error) error {
-	if errors.Is(err, io.EOF) {
+// silent tells a connection that was ended from one that failed. Who has said something that
+// fits has the same key.
+func silent(err error, heard bool) error {
+	if errors.Is(err, io.EOF) && !heard {
 		return ErrSilent
 	}
 	return fmt.Errorf("handshake: %w", err)

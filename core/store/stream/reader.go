@@ -20,10 +20,11 @@ const (
 	checkBytes = 256 << 10
 )
 
-// Limits bound how long a message may take, once its first byte is there.
+// Limits bound how long a message may take, once its first byte is there, or a write.
 type Limits struct {
-	Idle  time.Duration // without a byte
-	Total time.Duration // altogether
+	Idle   time.Duration // without a byte
+	Total  time.Duration // altogether
+	Report time.Duration // how often a write that goes on says so; 0: Idle/4. A Reader has no use for it
 }
 
 // Reader reads the messages of one connection: Next, then as much of the payload as is

@@ -63,7 +63,7 @@ func pair(t testing.TB, p wire.Protection, limits Limits) (*Writer, *Reader, net
 	t.Helper()
 	client, server := conns(t)
 	a, b := sessions(t, client, server, p)
-	return NewWriter(client, a, patience, nil), NewReader(server, b, limits), client
+	return NewWriter(client, a, long, nil), NewReader(server, b, limits), client
 }
 
 func both(t *testing.T, f func(t *testing.T, p wire.Protection)) {
@@ -158,7 +158,7 @@ func TestFlippedBits(t *testing.T) {
 			a, b := sessions(t, client, server, p)
 			payload := noise(src, 100)
 			var sent bytes.Buffer
-			w := NewWriter(sink{client, &sent}, a, patience, nil)
+			w := NewWriter(sink{client, &sent}, a, long, nil)
 			require.NoError(t, w.Append(&wire.Head{Code: 1}, [][]byte{payload}))
 			require.NoError(t, w.Flush())
 			raw := sent.Bytes()
@@ -188,7 +188,7 @@ func TestApart(t *testing.T) {
 		a, b := sessions(t, client, server, wire.ProtectDigest)
 		payload, changed := noise(src, 40), src.IntN(40)
 		var sent bytes.Buffer
-		w := NewWriter(sink{client, &sent}, a, patience, nil)
+		w := NewWriter(sink{client, &sent}, a, long, nil)
 		require.NoError(t, w.Append(&wire.Head{Code: 1, ApartBytes: apart}, [][]byte{payload[:7], payload[7:]}))
 		require.NoError(t, w.Flush())
 		sent.Bytes()[sent.Len()-40+changed] ^= 1
@@ -308,7 +308,7 @@ func TestWriterIsNotStuck(t *testing.T) {
 		client, server := conns(t)
 		a, _ := sessions(t, client, server, p)
 		wrote := 0
-		w := NewWriter(client, a, 50*time.Millisecond, func() { wrote++ })
+		w := NewWriter(client, a, Limits{Idle: 50 * time.Millisecond, Total: patience}, func() { wrote++ })
 		err := w.Append(&wire.Head{Code: 1}, [][]byte{make([]byte, 64<<20)})
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NotZero(t, wrote)
@@ -325,9 +325,22 @@ func TestHandshakeEnds(t *testing.T) {
 	require.Error(t, err)
 	require.Zero(t, wire.NumOpenHandshakes())
 	client, server = conns(t)
-	go func() { _, _ = io.ReadFull(server, make([]byte, 156)); _ = server.Close() }()
+	go func(server net.Conn) { _, _ = io.ReadFull(server, make([]byte, 156)); _ = server.Close() }(server)
 	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(patience))
 	require.ErrorIs(t, err, ErrSilent)
+	client, server = conns(t)
+	go func() {
+		h, _ := wire.NewHandshake(wire.RoleServer, config(t, wire.ProtectDigest))
+		hello := make([]byte, 156)
+		_, _ = io.ReadFull(server, hello)
+		_, welcome, _ := h.Step(hello)
+		_, _ = server.Write(welcome[:wire.LengthBytes])
+		_ = server.Close()
+		h.Close()
+	}()
+	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(patience))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrSilent, "something was said")
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {

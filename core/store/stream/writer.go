@@ -1,7 +1,9 @@
 package stream
 
 import (
+	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/moewire/moewire/core/wire"
@@ -10,7 +12,7 @@ import (
 const (
 	outBytes   = 64 << 10
 	smallBytes = 8 << 10 // payloads up to here are copied behind their frame
-	writeBytes = 1 << 20 // at a time, so that each wait is for so much at most
+	writeBytes = 1 << 20 // at a time: what Limits are for
 	maxPieces  = 512     // at a time
 )
 
@@ -21,7 +23,7 @@ type Writer struct {
 	conn    net.Conn
 	session *wire.Session
 	sealer  *wire.Encryptor
-	idle    time.Duration
+	limits  Limits
 	wrote   func()
 	out     []byte // sealed, not written yet
 
@@ -29,10 +31,13 @@ type Writer struct {
 	buffers net.Buffers // of pieces; WriteTo uses it up
 }
 
-// NewWriter writes to a connection whose handshake is over. A write that takes nothing for
-// so long fails. wrote, if not nil, is called after every write that has ended.
-func NewWriter(conn net.Conn, session *wire.Session, idle time.Duration, wrote func()) *Writer {
-	w := &Writer{conn: conn, session: session, idle: idle, wrote: wrote}
+// NewWriter writes to a connection whose handshake is over. The limits are those of a write of at most
+// 1 MiB; one that goes beyond them fails. wrote, if not nil, is called whenever bytes have gone.
+func NewWriter(conn net.Conn, session *wire.Session, limits Limits, wrote func()) *Writer {
+	if limits.Report == 0 {
+		limits.Report = limits.Idle / 4
+	}
+	w := &Writer{conn: conn, session: session, limits: limits, wrote: wrote}
 	w.out = make([]byte, 0, outBytes+wire.MaxFrameBytes+smallBytes)
 	if session.Protection() == wire.ProtectEncrypt {
 		w.sealer = session.NewEncryptor()
@@ -81,19 +86,9 @@ func (w *Writer) Flush() error {
 	if len(w.out) == 0 {
 		return nil
 	}
-	if err := w.conn.SetWriteDeadline(time.Now().Add(w.idle)); err != nil {
-		return err
-	}
-	_, err := w.conn.Write(w.out)
+	err := w.writeAll(append(w.pieces[:0], w.out))
 	w.out = w.out[:0]
-	w.report()
 	return err
-}
-
-func (w *Writer) report() {
-	if w.wrote != nil {
-		w.wrote()
-	}
 }
 
 // writePieces writes what was appended and a payload from where it lies.
@@ -118,16 +113,51 @@ func (w *Writer) writePieces(payload [][]byte) error {
 	return err
 }
 
+// writeAll writes a list that lies in w.pieces.
 func (w *Writer) writeAll(list [][]byte) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if err := w.conn.SetWriteDeadline(time.Now().Add(w.idle)); err != nil {
-		return err
-	}
 	w.buffers = list
-	_, err := w.buffers.WriteTo(w.conn)
+	err := w.push()
 	clear(w.pieces[:len(list)])
-	w.report()
 	return err
+}
+
+// push writes w.buffers. It looks from time to time whether bytes have gone: what a slow connection takes
+// bit by bit is no silence.
+func (w *Writer) push() error {
+	now := time.Now()
+	last, until := now, now.Add(w.limits.Total)
+	for {
+		at := earliest(now.Add(w.limits.Report), last.Add(w.limits.Idle), until)
+		if err := w.conn.SetWriteDeadline(at); err != nil {
+			return err
+		}
+		n, err := w.buffers.WriteTo(w.conn)
+		now = time.Now()
+		if n > 0 {
+			last = now
+			w.report()
+		}
+		over := now.Sub(last) >= w.limits.Idle || !now.Before(until)
+		if err == nil || over || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+func earliest(a time.Time, others ...time.Time) time.Time {
+	for _, b := range others {
+		if b.Before(a) {
+			a = b
+		}
+	}
+	return a
+}
+
+func (w *Writer) report() {
+	if w.wrote != nil {
+		w.wrote()
+	}
 }

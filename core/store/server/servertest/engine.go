@@ -3,6 +3,7 @@ package servertest
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ type Engine struct {
 	Room     int64 // bytes of all
 	OnDisk   bool  // blocks have no memory of their own
 	FlushFor time.Duration
+	Stuck    chan struct{} // a flush waits for it, whatever its deadline; nil: none does
+	Scan     int           // how many keys a list looks at; 0: all
 
 	mu      sync.Mutex
 	spaces  map[[32]byte]store.NS
@@ -200,20 +203,22 @@ func (e *Engine) Pin(ns store.NS, keys [][]byte, _ time.Time, pinned []bool) int
 func (e *Engine) List(ns store.NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for k := range e.blocks[ns] {
-		if bytes.HasPrefix([]byte(k), prefix) {
-			keys = append(keys, []byte(k))
+	all := slices.Sorted(maps.Keys(e.blocks[ns]))
+	for at := int(cursor); at < len(all); at++ {
+		if len(keys) == n || e.Scan > 0 && at == int(cursor)+e.Scan {
+			return keys, uint64(at)
 		}
-	}
-	slices.SortFunc(keys, bytes.Compare)
-	keys = keys[min(int(cursor), len(keys)):]
-	if len(keys) > n {
-		return keys[:n], cursor + uint64(n)
+		if bytes.HasPrefix([]byte(all[at]), prefix) {
+			keys = append(keys, []byte(all[at]))
+		}
 	}
 	return keys, 0
 }
 
 func (e *Engine) Flush(deadline time.Time) error {
+	if e.Stuck != nil {
+		<-e.Stuck
+	}
 	time.Sleep(min(e.FlushFor, time.Until(deadline)))
 	return nil
 }
