@@ -40,7 +40,7 @@ func TestSlowPut(t *testing.T) {
 	ring := keys(t, keyA)
 	synctest.Test(t, func(t *testing.T) {
 		s := &liar{head: wire.Head{Code: message.Put, Reply: true}, keys: ring, pause: 100 * time.Millisecond, portion: 16 << 10}
-		c, err := Open(Config{Servers: []string{"slow"}, Keys: ring, Dial: s.dial, Timeout: 250 * time.Millisecond, ProbeMin: time.Hour, ProbeMax: time.Hour})
+		c, err := Open(Config{Servers: []string{"slow"}, Keys: ring, Carrier: CarrierTCP, Dial: s.dial, Timeout: 250 * time.Millisecond, ProbeMin: time.Hour, ProbeMax: time.Hour})
 		require.NoError(t, err)
 		begin := time.Now()
 		ok, err := c.Put([]byte("key"), make([]byte, 1<<20), nil)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,7 @@ import (
 type steady struct {
 	server.Store
 	block []byte
-	tag   tag.Tag
+	tag   atomic.Pointer[tag.Tag]
 }
 
 func (s *steady) Namespace([32]byte, string) (store.NS, error)      { return 0, nil }
@@ -28,7 +29,7 @@ func (s *steady) Buffer() []byte                                    { return s.b
 func (s *steady) Commit() error                                     { return nil }
 func (s *steady) Abort()                                            {}
 func (s *steady) Bytes() int64                                      { return int64(len(s.block)) }
-func (s *steady) Tag() tag.Tag                                      { return s.tag }
+func (s *steady) Tag() tag.Tag                                      { return *s.tag.Load() }
 func (s *steady) Data() []byte                                      { return s.block }
 func (s *steady) Place() int64                                      { return 0 }
 func (s *steady) Read(int64, []byte) error                          { return nil }
@@ -56,8 +57,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			engine := &steady{block: make([]byte, 100<<10)}
 			s, _ := serve(t, func(c *server.Config) { c.Store, c.Protection = engine, p })
 			r := open(t, s, func(c *wire.Config) { c.Protection = p })
-			put, data := r.put("key", engine.block)
-			engine.tag = put.Tag
+			put, data := r.put("key", make([]byte, 100<<10))
+			engine.tag.Store(&put.Tag)
 			run := r.runner(len(data) + 1<<10)
 			for what, f := range map[string]func(){
 				"get":    func() { run(message.Get, message.Request{NumKeys: 1}, table1) },
