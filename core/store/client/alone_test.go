@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -119,7 +120,9 @@ func TestReadableWhileThereAreSome(t *testing.T) {
 	src := newRand(t)
 	readable := func() bool {
 		ready, err := sys.WaitReadable([]*sys.FD{c.event}, time.Now())
-		require.NoError(t, err)
+		if !errors.Is(err, sys.ErrTimeout) {
+			require.NoError(t, err)
+		}
 		return len(ready) == 1
 	}
 	for range 50 {
