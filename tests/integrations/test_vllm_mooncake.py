@@ -48,6 +48,7 @@ def test_engine_and_server_start_again(vllm_server: EngineServer, tmp_path: Path
                 "vllm_mooncake_jobs.life",
                 model,
                 MOONCAKE_CONFIG_PATH=str(configuration),
+                MOEWIRE_MOONCAKE_STORE="1",
                 MOEWIRE_KEY_FILE=str(server.key),
                 MOEWIRE_STORE_TIMEOUT_US=str(timeout_us),
             )

@@ -24,9 +24,6 @@ class _Event:
 
 def life(_rank: int, _size: int, _folder: Path, model: str) -> dict[str, Any]:
     """An engine from its beginning to its end: each prompt by itself, then all is stored."""
-    import moewire.compat.mooncake_store
-
-    moewire.compat.mooncake_store.install()
     torch.cuda.Event = _Event
     connector = {
         "kv_connector": "MooncakeStoreConnector",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -278,9 +280,15 @@ def test_what_is_no_tensor(mooncake: Store, seed: int) -> None:
         changed = bytearray(whole)
         changed[random.randrange(40)] = random.randrange(256)
         wrong.append(bytes(changed))
+    for shape in ((-2, -3), (0, 1 << 62, 1 << 62), (0, -1)):
+        ones = (1,) * (len(shape) - 1)
+        assert mooncake.put_tensor(f"{shape}", torch.arange(math.prod(shape)).view(*ones, -1)) == 0
+        changed = bytearray(mooncake.get(f"{shape}"))
+        struct.pack_into(f"<{len(shape)}q", changed, 32, *shape)
+        wrong.insert(0, bytes(changed))
     for n, block in enumerate(wrong):
         assert mooncake.put(f"{n}", block) == 0
     found = mooncake.batch_get_tensor([f"{n}" for n in range(len(wrong))])
-    assert found[:5] == [None] * 5
-    for one in found[5:]:
+    assert found[:8] == [None] * 8
+    for one in found[8:]:
         assert one is None or one.nbytes == 48

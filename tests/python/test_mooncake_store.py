@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,15 @@ def test_keys_that_are_not_allowed(mooncake: Store, caplog: pytest.LogCaptureFix
     assert mooncake.get_size(long) == BAD_KEY
     assert mooncake.get(long) == b""
     assert "513 bytes given; allowed: 1 to 512" in caplog.text
+
+
+def test_a_text_is_no_list_of_keys(mooncake: Store) -> None:
+    for call in (mooncake.batch_is_exist, mooncake.get_batch, mooncake.batch_remove):
+        for text in ("abc", b"abc"):
+            with pytest.raises(TypeError, match=r"keys: a (str|bytes) given"):
+                call(text)
+    with pytest.raises(TypeError):
+        mooncake.batch_put_from("ab", [1, 2], [3, 4])
 
 
 def test_values_that_are_not_allowed(mooncake: Store) -> None:
@@ -271,6 +281,28 @@ if "installed" in sys.argv:
     assert TransferEngine == "theirs" and mooncake.own == "theirs"
 print("done")
 """
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("value", ["", "0", "1", "yes"])
+def test_engines_install_it(engine: str, value: str) -> None:
+    """In each of their processes, if they are told to."""
+    program = (
+        f"from moewire.integrations import {engine}\n{engine}.activate()\n"
+        "from moewire.compat.mooncake_store import is_installed\nprint(is_installed())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "MOEWIRE_MOONCAKE_STORE": value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if value == "yes":
+        assert "InvalidArgument: MOEWIRE_MOONCAKE_STORE" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, f"{value == '1'}\n"), done.stderr
 
 
 @pytest.mark.parametrize("how", ["alone", "both", "installed", "both installed"])

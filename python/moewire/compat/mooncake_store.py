@@ -8,6 +8,8 @@
 ``master_server_addr`` names a server of ``moewire store serve``; or ``MOEWIRE_STORE_SERVERS`` names
 one or several. docs/store.md says what differs from Mooncake.
 
+vLLM and SGLang do so themselves where ``MOEWIRE_MOONCAKE_STORE=1`` and Moewire is installed.
+
 Only ``mooncake.store`` is replaced. If ``mooncake`` is installed, its other modules stay as they
 are; if not, an empty package stands in for it.
 """

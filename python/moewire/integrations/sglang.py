@@ -17,7 +17,7 @@ from typing import Any
 
 from ..compat import deep_ep
 from ..compat._alias import Alias
-from . import _plugin
+from . import _mooncake_store, _plugin
 from ._engines import SGLANG
 
 _MOONCAKE = Alias(
@@ -30,6 +30,7 @@ _DEEPEP_DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.deepep"
 
 def activate() -> None:
     """The entry point: runs in each of SGLang's processes, before models load."""
+    _mooncake_store.activate()
     _plugin.activate(SGLANG, _apply)
 
 

@@ -77,7 +77,7 @@ class Base:
             call: is given the keys and what goes with them, and answers by position.
         """
         codes, good, wrong = [OK] * len(keys), [], []
-        for at, key in enumerate(keys):
+        for at, key in enumerate(several(keys)):
             try:
                 good.append((at, named(key), check(at)))
             except Problem as problem:
@@ -101,6 +101,13 @@ def named(key: str) -> bytes:
         return key_of(key)
     except InvalidArgument as error:
         raise Problem(BAD_KEY, str(error)) from None
+
+
+def several(keys: Sequence[str]) -> Sequence[str]:
+    """The keys, which are not one text: its characters would be taken for keys."""
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"keys: a {type(keys).__name__} given; allowed: a list")
+    return keys
 
 
 def as_many(keys: Sequence[Any], **others: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._base import Base, as_many, named
+from ._base import Base, as_many, named, several
 from ._codes import BAD_ARGUMENT, OK, Problem
 from ._config import ReplicateConfig, pin_of
 from ._memory import BufferHandle
@@ -134,7 +134,7 @@ class CopyCalls(Base):
         """
 
         def call() -> list[BufferHandle | None]:
-            leases = self._copying().leases([named(key) for key in keys])
+            leases = self._copying().leases([named(key) for key in several(keys)])
             return [None if lease is None else BufferHandle(lease.data) for _, lease in leases]
 
         return self._run("batch_get_buffer", call, lambda _: [None] * len(keys))

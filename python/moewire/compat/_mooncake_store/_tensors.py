@@ -148,9 +148,13 @@ def _tensor_of(data: Any) -> Any:
     if len(view) != begin + count * dtype.itemsize:
         log.error("mooncake.store: a block is no tensor of its shape")
         return None
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype, offset=begin, count=count).reshape(shape)
+    try:
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(data, dtype=dtype, offset=begin, count=count).reshape(shape)
+    except RuntimeError as error:  # no shape that a tensor can have
+        log.error("mooncake.store: a block is no tensor: %s", error)
+        return None
 
 
 def _read_head(view: memoryview) -> tuple[tuple[int, ...], str, int]:
@@ -162,6 +166,4 @@ def _read_head(view: memoryview) -> tuple[tuple[int, ...], str, int]:
     if mark != _MARK or num > _MAX_DIMENSIONS or len(view) < end:
         return (), "", 0
     shape = struct.unpack_from(f"<{num}q", view, _HEAD.size)
-    if any(size < 0 for size in shape):
-        return (), "", 0
     return shape, name.rstrip(b"\0").decode("ascii", "replace"), end + -end % 64

@@ -25,7 +25,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .. import _engines, _plugin
+from .. import _engines, _mooncake_store, _plugin
 from . import _command_line, offload
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _DEFAULT = frozenset({"manager", "repairs"})
 
 def activate() -> None:
     """The entry point: puts in place what was asked for, if anything. Idempotent."""
+    _mooncake_store.activate()
     _command_line.export(sys.argv, os.environ, _engines.VLLM.switch)
     if os.environ.get(_engines.VLLM.switch, "").strip() != "0":
         offload.register()
