@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 PAGE, PAGES, LAYERS, HEADS, WIDTH = 16, 8, 3, 2, 32
+TYPE = torch.bfloat16
 KEYS = [f"page {n}" for n in range(4)]
 
 
@@ -53,9 +54,9 @@ def _backend(address: str, layout: str) -> tuple[Any, Any]:
         pp_size=1,
         attn_cp_rank=0,
         attn_cp_size=1,
-        is_mla_model=False,
+        is_mla_model=_latent(layout),
         enable_storage_metrics=False,
-        is_page_first_layout=True,
+        is_page_first_layout="page_first" in layout,
         model_name="m",
         extra_config={"master_server_address": address, "protocol": "tcp", "tenant_id": layout},
     )
@@ -65,27 +66,26 @@ def _backend(address: str, layout: str) -> tuple[Any, Any]:
 
 
 def _pool(layout: str) -> Any:
-    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+    """Of keys and values by head, or of latents where the layout says so."""
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
     from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
     from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+    from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 
-    of_device = MHATokenToKVPool(
-        PAGE * 2, PAGE, torch.bfloat16, HEADS, WIDTH, LAYERS, "cpu", enable_memory_saver=False
-    )
+    tokens = PAGE * 2
+    given = {"pin_memory": False, "device": "cpu", "device_capacity_tokens": tokens}
+    given |= {"start_layer": 0, "end_layer": LAYERS - 1, "host_token_capacity": PAGE * PAGES}
     with host_memory_budget_scope(1 << 30):  # else it leaves 10 GB to the system
-        return MHATokenToKVPoolHost(
-            of_device._mha_buffer_info(),
-            1.0,
-            0,
-            PAGE,
-            layout,
-            pin_memory=False,
-            device="cpu",
-            device_capacity_tokens=PAGE * 2,
-            start_layer=0,
-            end_layer=LAYERS - 1,
-            host_token_capacity=PAGE * PAGES,
-        )
+        if _latent(layout):
+            of_device = MLATokenToKVPool(tokens, PAGE, TYPE, WIDTH, 16, LAYERS, "cpu", False)
+            info, where = of_device._mla_buffer_info(), layout.removeprefix("mla ")
+            return MLATokenToKVPoolHost(info, 1.0, 0, PAGE, where, target_layer_num=LAYERS, **given)
+        of_device = MHATokenToKVPool(tokens, PAGE, TYPE, HEADS, WIDTH, LAYERS, "cpu", False)
+        return MHATokenToKVPoolHost(of_device._mha_buffer_info(), 1.0, 0, PAGE, layout, **given)
+
+
+def _latent(layout: str) -> bool:
+    return layout.startswith("mla ")
 
 
 def _fill(pool: Any) -> None:

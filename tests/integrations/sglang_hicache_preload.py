@@ -34,5 +34,6 @@ triton.jit = triton.autotune = triton.heuristics = _decorator
 
 import sglang.srt.mem_cache.memory_pool  # noqa: E402
 import sglang.srt.mem_cache.pool_host.mha  # noqa: E402
+import sglang.srt.mem_cache.pool_host.mla  # noqa: E402
 import sglang.srt.mem_cache.storage.backend_factory  # noqa: E402
 import sglang.srt.mem_cache.storage.mooncake_store.mooncake_store  # noqa: E402, F401

@@ -8,6 +8,7 @@ from typing import Any
 
 import engine_venvs
 import pytest
+import sglang_hicache_jobs as jobs
 from engine_server import EngineServer
 
 from harness.block_server import Served
@@ -33,7 +34,12 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield store
 
 
-@pytest.mark.parametrize("layout", ["page_first", "page_first_direct", "page_head"])
+# How many pieces of memory two pages are: keys and values, or latents, whole or by layer.
+LAYOUTS = {"page_first": 4, "page_first_direct": 4, "page_head": 4, "mla page_first": 2}
+LAYOUTS["mla layer_first"] = 2 * jobs.LAYERS
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_pages_outlive_the_process(server: EngineServer, blocks: Served, layout: str) -> None:
     """One process stores pages, and the next one loads them to other places."""
     environment = {"MOEWIRE_KEY_FILE": str(blocks.key), "MOEWIRE_STORE_TIMEOUT_US": "5000000"}
@@ -45,7 +51,8 @@ def test_pages_outlive_the_process(server: EngineServer, blocks: Served, layout:
         return answer
 
     stored = launch("store")
-    assert stored == {"before": 0, "set": [True] * 4, "again": [True] * 4, "zero_copy": [4, 4]}
+    pieces = [LAYOUTS[layout]] * 2
+    assert stored == {"before": 0, "set": [True] * 4, "again": [True] * 4, "zero_copy": pieces}
     loaded = launch("load")
     assert loaded["class"] == "moewire.compat._mooncake_store._store"
     assert (loaded["found"], loaded["got"]) == (4, [True, True, False])
