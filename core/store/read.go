@@ -3,8 +3,10 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
@@ -139,7 +141,19 @@ func (s *Store) lifeOf(b *index.Block) uint64 { return s.segments[b.Segment].lif
 // spoiled removes a block whose record is damaged, or cannot be read: it must not come back.
 func (s *Store) spoiled(b *index.Block) {
 	if s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
-		s.counts.spoiled.Add(1)
+		s.countSpoiled(b.Segment)
+	}
+}
+
+// spoiledEvery is how long after a line about a damaged block the next one may be.
+const spoiledEvery = 10 * time.Second
+
+// countSpoiled counts a block that was dropped because its record is damaged, and says so now and then.
+func (s *Store) countSpoiled(segment uint16) {
+	n := s.counts.spoiled.Add(1)
+	last, now := s.spoiledSaid.Load(), time.Now().UnixNano()
+	if (last == 0 || now-last >= int64(spoiledEvery)) && s.spoiledSaid.CompareAndSwap(last, now) {
+		s.cfg.Log(fmt.Sprintf("the record of a block in segment %d is damaged: it is dropped, as %d were since the start", segment, n))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
@@ -19,6 +20,7 @@ type recovery struct {
 // run finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
 // open when the store ended, every record is read and compared with its tag.
 func (s *recovery) run() error {
+	began := time.Now()
 	for at := range s.segments {
 		if err := s.recoverSegment(at); err != nil {
 			return err
@@ -29,7 +31,28 @@ func (s *recovery) run() error {
 			return err
 		}
 	}
-	return s.buryOutdated()
+	unsealed := len(s.toSeal)
+	if err := s.buryOutdated(); err != nil {
+		return err
+	}
+	s.report(began, unsealed)
+	return nil
+}
+
+// report says what was found; nothing of a new store.
+func (s *recovery) report(began time.Time, unsealed int) {
+	n, dropped := s.index.Len(), s.counts.spoiled.Load()
+	if n == 0 && unsealed == 0 {
+		return
+	}
+	line := fmt.Sprintf("%d blocks with %d MiB were found again in %v", n, s.live.Load()>>20, time.Since(began).Round(time.Millisecond))
+	if unsealed > 0 {
+		line += fmt.Sprintf("; %d segments had not been sealed and were read as a whole", unsealed)
+	}
+	if dropped > 0 {
+		line += fmt.Sprintf("; %d blocks were not whole and are dropped", dropped)
+	}
+	s.cfg.Log(line)
 }
 
 // buryOutdated makes records none, once those that stay in their place are on the disk: a kill may have left them to the
@@ -247,7 +270,6 @@ func (s *recovery) found(at int, off int64, h *record.Header) error {
 	}
 	if err != nil || !whole {
 		s.counts.spoiled.Add(1)
-		s.cfg.Log(fmt.Sprintf("a block in segment %d was not whole, and is dropped", at))
 		s.outdated = append(s.outdated, b)
 		return nil
 	}

@@ -94,7 +94,8 @@ type Store struct {
 	live    atomic.Int64 // bytes of the records of all blocks
 	dirty   atomic.Int64 // bytes that were written and not flushed
 
-	reserved atomic.Int64 // bytes of the records of all Writings
+	spoiledSaid atomic.Int64 // when a line said that a block was damaged, ns since 1970
+	reserved    atomic.Int64 // bytes of the records of all Writings
 
 	// No call of the medium runs under mu: all that place a record need it.
 	mu         sync.Mutex

@@ -105,3 +105,25 @@ def test_a_new_key(served: Served) -> None:
     assert served.line == (
         f"export MOEWIRE_STORE_SERVERS={served.address} MOEWIRE_KEY_FILE={served.key}"
     )
+
+
+def test_what_an_operator_reads(tmp_path: Path) -> None:
+    options = ("--storage", "file", "--path", str(tmp_path / "blocks"), "--capacity", "16MiB")
+    with Served(tmp_path, *options) as server:
+        with server.client("m") as client:
+            assert client.put("a", b"x") and client.put("b", b"x")
+        stranger = tmp_path / "stranger"
+        stranger.write_text(f"2 {secrets.token_hex(32)}\n")
+        stranger.chmod(0o600)
+        for _ in range(3):
+            with pytest.raises(errors.RefusedError):
+                Client(server.address, namespace="m", key_file=stranger)
+        assert "was refused" in server.says("127.0.0.1:")
+        server.signal(signal.SIGTERM)
+        assert "draining: 0 requests of" in server.says("moewire store: "), "one line in 10 s"
+        server.says("its files are sealed")
+        server.says("ended")
+        assert server.process.wait(20) == 0
+        server.kill()
+        server.start()
+        assert "2 blocks with 0 MiB were found again in " in server.says("found again")

@@ -114,7 +114,7 @@ func (c *conn) note(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.server.counters.Idle.Add(1)
 	}
-	c.server.cfg.Log(fmt.Sprintf("%v was lost: %v", c.nc.RemoteAddr(), err))
+	c.server.logRare(&c.server.lost, fmt.Sprintf("%v was lost: %v", c.nc.RemoteAddr(), err))
 }
 
 func (c *conn) read() error {

@@ -93,6 +93,8 @@ type Server struct {
 	refusals wire.Counters
 	ended    sync.WaitGroup
 
+	refused, crowded, starved, lost rare // events to be logged
+
 	mu      sync.Mutex
 	pending accept.Pending[net.Conn]
 	conns   map[*conn]struct{}
@@ -168,7 +170,7 @@ func (s *Server) take() {
 			return
 		}
 		s.counters.AcceptFailed.Add(1)
-		s.cfg.Log(fmt.Sprintf("connections cannot be taken: %v", err))
+		s.logRare(&s.starved, fmt.Sprintf("connections cannot be taken: %v", err))
 		select {
 		case <-s.closed:
 			return
@@ -220,15 +222,16 @@ func (s *Server) reject(nc net.Conn, err error, full bool) {
 	switch {
 	case err != nil:
 		s.counters.Unauthenticated.Add(1)
-		s.cfg.Log(fmt.Sprintf("%v was refused: %v", nc.RemoteAddr(), err))
+		s.logRare(&s.refused, fmt.Sprintf("%v was refused: %v", nc.RemoteAddr(), err))
 	case full:
 		s.counters.TooManyClients.Add(1)
-		s.cfg.Log(fmt.Sprintf("%v was refused: there are %d clients already", nc.RemoteAddr(), s.cfg.MaxClients))
+		s.logRare(&s.crowded, fmt.Sprintf("%v was refused: there are %d clients already", nc.RemoteAddr(), s.cfg.MaxClients))
 	}
 }
 
-// sweep ends handles whose time is over.
+// sweep ends handles whose time is over, and logs what goes wrong again and again.
 func (s *Server) sweep() {
+	states := make([]spell, len(spells))
 	tick := time.NewTicker(min(s.cfg.Hold/4, time.Second))
 	defer tick.Stop()
 	for {
@@ -239,6 +242,7 @@ func (s *Server) sweep() {
 			for _, c := range s.all() {
 				c.handles.expire(now, &s.counters)
 			}
+			s.counters.watch(now, states, s.cfg.Log)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 
 from .._base.numbers import refuse
@@ -86,7 +87,7 @@ def main(options: argparse.Namespace) -> int:
         raise
     with server:
         _serve(server, options, capacity)
-        server.close(_DRAIN_US)
+        _close(server, options.storage)
     print("moewire store: ended", flush=True)
     return 0
 
@@ -112,13 +113,31 @@ def _serve(server: Server, options: argparse.Namespace, capacity: int) -> None:
         if signal.SIGHUP in asked:
             asked.discard(signal.SIGHUP)
             _reload(server)
-        for line in server.log():
-            print(f"moewire store: {line}", file=sys.stderr, flush=True)
+        _pass_on(server)
+
+
+def _pass_on(server: Server) -> None:
+    for line in server.log():
+        _say(line)
+
+
+def _say(line: str) -> None:
+    print(f"moewire store: {line}", file=sys.stderr, flush=True)
+
+
+def _close(server: Server, storage: str) -> None:
+    """Lets requests end that run, and says so."""
+    said, begun = server.stats(), time.monotonic()
+    _say(f"draining: {said['requests_running']} requests of {said['clients']} clients")
+    _pass_on(server)
+    server.close(_DRAIN_US)
+    sealed = "its files are sealed" if storage == "file" else "its blocks are gone"
+    _say(f"drained after {time.monotonic() - begun:.1f} s: {sealed}")
 
 
 def _reload(server: Server) -> None:
     try:
         server.reload()
-        print("moewire store: keys were read again", file=sys.stderr, flush=True)
+        _say("keys were read again")
     except MoewireError as error:
-        print(f"moewire store: the keys stay: {error}", file=sys.stderr, flush=True)
+        _say(f"the keys stay: {error}")
