@@ -47,6 +47,9 @@ func Populate(data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
+	if err := injected("madvise"); err != nil {
+		return wrap("madvise", err)
+	}
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
 	ahead := start & uintptr(PageSize()-1) // madvise wants a page boundary
 	err := retry(func() error {

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
@@ -85,8 +86,12 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 	return fateGood, nil
 }
 
-// unreadable gives the arena up. Where nothing else may bring blocks the link ends.
+// unreadable gives the arena up, unless it has become shorter: a server that starts again may cut its file. Where
+// nothing else may bring blocks the link ends.
 func (l *link) unreadable(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
 	if l.peer.client.cfg.Carrier == CarrierSHM {
 		return fmt.Errorf("%w: %w", errArena, err)
 	}

@@ -27,6 +27,17 @@ var mutations = []struct{ name, file, from, to string }{
 	{"the last server has all", "hashing.go", "score > most", "score >= 0*most"},
 	{"the order of keys is lost", "call.go", "p.at = append(p.at, i)", "p.at = append(p.at, len(p.at))"},
 	{"parts in any order", "receive.go", "if int(p.First) != t.next || int(p.Offset) != t.off || tooLong {", "if tooLong {"},
+	{"a copy without a look at its tag", "fetch.go", "if l.checker.Tag() != e.Tag {", "if false {"},
+	{"what has moved is a miss", "fetch.go", "\t\tl.sendAgain(t, i)\n", ""},
+	{"a leased copy without a look at its tag", "place.go", "return tagger.Tag() == l.tag", "return true"},
+	{"a place without a look at its tag", "place.go", "l.link.tags.Clone().Of(l.key, data) != l.tag ||", "data == nil ||"},
+	{"a lease without an end", "place.go", "time.Now().Before(l.until)", "true"},
+	{"a shorter file latches", "fetch.go", "if errors.Is(err, io.ErrUnexpectedEOF) {", "if errors.Is(err, io.EOF) {"},
+	{"shm by TCP", "share.go", "case wanted == CarrierSHM && (", "case false && ("},
+	{"shm by TCP once it fails", "fetch.go", "if l.peer.client.cfg.Carrier == CarrierSHM {", "if false {"},
+	{"another host latches", "share.go", "\tcase errors.Is(err, errElsewhere):\n\t\treturn nil\n", "\tcase errors.Is(err, errElsewhere):\n\t\tl.peer.latch(err)\n\t\treturn nil\n"},
+	{"a failure does not latch", "share.go", "\t\tl.peer.latch(err)\n", ""},
+	{"an arena outlives its link", "link.go", "_ = l.view.Close()", "_ = l.view"},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }
 

@@ -39,7 +39,7 @@ func (l *Lease) unreadable(err error) {
 // copyTo copies the block from where it lies, and compares its tag. false: that is not possible, or another block is
 // there by now.
 func (l *Lease) copyTo(pieces [][]byte) bool {
-	if l.view == nil || l.over.Load() || !l.view.Hold() {
+	if l.view == nil || l.over.Load() || l.client.isClosed() || !l.view.Hold() {
 		return false
 	}
 	defer l.view.Release()

@@ -44,7 +44,7 @@ func (l *link) share(deadline time.Time) error {
 		return nil
 	case wanted == CarrierSHM && (errors.Is(err, errElsewhere) || errors.As(err, &refused)):
 		l.peer.client.counts.Refused.Add(1)
-		return fmt.Errorf("%w: %s: shared memory: %w", ErrRefused, l.peer.name, err)
+		return fmt.Errorf("%w: %s: shared memory: %v", ErrRefused, l.peer.name, err) // a refusal, whatever the cause
 	case errors.Is(err, errElsewhere):
 		return nil
 	case errors.As(err, &refused):

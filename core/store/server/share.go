@@ -17,11 +17,15 @@ type Arena interface {
 	Share() (*sys.FD, error)
 }
 
-// share sends the arena's descriptor to a client that waits for it on this host. Miss: it does not, or there is none.
+// share sends the arena's descriptor to a client that waits for it on this host. Once per connection.
+// Miss: the client does not wait here, or there is no arena.
 func (c *conn) share(j *job) message.Status {
 	arena := c.server.cfg.Arena
-	if arena == nil {
+	switch {
+	case arena == nil:
 		return message.Miss
+	case c.shared: // descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes
+		return message.Quota
 	}
 	fd, err := arena.Share()
 	if err != nil {

@@ -1,0 +1,157 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store"
+	"github.com/moewire/moewire/core/store/local"
+	"github.com/moewire/moewire/core/store/medium"
+	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/server"
+)
+
+const arenaBytes = 8 << 20
+
+// sharing starts a server that has an arena, with a client.
+func sharing(t *testing.T) (*server.Server, *raw) {
+	t.Helper()
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	s, err := store.Open(store.Config{Medium: m})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	srv, _ := serve(t, func(c *server.Config) { c.Store, c.Arena, c.Hold = server.Of(s), m, time.Minute })
+	return srv, open(t, srv)
+}
+
+// invite waits for the arena as a client does.
+func (r *raw) invite() *local.Invitation {
+	r.t.Helper()
+	i, err := local.Invite(r.session.Export(message.ShareSecret))
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, i.Close()) })
+	return i
+}
+
+func (r *raw) share(name [16]byte) (message.Status, []byte) {
+	r.t.Helper()
+	return r.do(message.Share, message.Request{}, name[:])
+}
+
+// What a get says of a block's place is where the client finds it, byte by byte.
+func TestShare(t *testing.T) {
+	srv, r := sharing(t)
+	i := r.invite()
+	status, reply := r.share(i.Name)
+	require.Equal(t, message.OK, status)
+	var said message.Shared
+	require.NoError(t, said.Decode(reply))
+	require.Equal(t, message.Shared{ArenaBytes: arenaBytes, HoldUs: 60_000_000}, said)
+	fd, err := i.Await(time.Now().Add(20 * time.Second))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, fd.Close()) }()
+	data := []byte("a block where it lies")
+	r.mustPut("key", data)
+	placed := message.Request{NumKeys: 2, Flags: message.FlagPlace}
+	status, reply = r.do(message.Get, placed, table("key", "none"))
+	require.Equal(t, message.OK, status)
+	require.Len(t, reply, 2*message.LookupBytes)
+	look := func(b []byte) {
+		var e message.Entry
+		place, err := e.DecodePlaced(b, arenaBytes)
+		require.NoError(t, err)
+		require.Equal(t, r.tagger.Of([]byte("key"), data), e.Tag)
+		got := make([]byte, e.Bytes)
+		require.NoError(t, sys.ReadAt(fd, int64(place), got))
+		require.Equal(t, data, got)
+	}
+	look(reply[:message.LookupBytes])
+	status, reply = r.do(message.Lookup, placed, table("key", "none"))
+	require.Equal(t, message.OK, status)
+	look(reply[:message.PlacedBytes])
+	for _, missing := range [][]byte{reply[message.PlacedBytes:]} {
+		var e message.Entry
+		_, err := e.DecodePlaced(missing, arenaBytes)
+		require.NoError(t, err)
+		require.Equal(t, message.Entry{Status: message.Miss}, e)
+	}
+	handle := reply[message.EntryBytes:message.LookupBytes]
+	for _, kept := range []bool{true, false} {
+		status, said := r.do(message.Release, message.Request{NumKeys: 1}, handle)
+		require.Equal(t, message.OK, status)
+		require.Equal(t, message.AppendFound(nil, map[bool]int{true: 1}[kept], []bool{kept}), said)
+	}
+	require.EqualValues(t, 2, srv.Counters().Hits.Load())
+}
+
+// What a get says the places of is given back at once, and what a lookup does with its handle.
+func TestPlacesKeepNothing(t *testing.T) {
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	srv, engine := serve(t, func(c *server.Config) { c.Arena = m })
+	r := open(t, srv)
+	status, _ := r.share(r.invite().Name)
+	require.Equal(t, message.OK, status)
+	r.mustPut("key", []byte("data"))
+	placed := message.Request{NumKeys: 1, Flags: message.FlagPlace}
+	status, _ = r.do(message.Get, placed, table("key"))
+	require.Equal(t, message.OK, status)
+	quiet(t, engine)
+	status, reply := r.do(message.Lookup, placed, table("key"))
+	require.Equal(t, message.OK, status)
+	open, _, _ := engine.Counts()
+	require.Equal(t, 1, open)
+	_, _ = r.do(message.Release, message.Request{NumKeys: 1}, reply[message.EntryBytes:message.LookupBytes])
+	quiet(t, engine)
+}
+
+// A client that breaks the rules of share gets refusals, and the server goes on; it keeps no descriptor and waits for
+// nobody.
+func TestShareWithHostileClient(t *testing.T) {
+	_, r := sharing(t)
+	r.mustPut("key", []byte("data"))
+	before := sys.Stats().OpenFDs
+	for _, code := range []message.Code{message.Get, message.Lookup} {
+		status, _ := r.do(code, message.Request{NumKeys: 1, Flags: message.FlagPlace}, table("key"))
+		require.Equal(t, message.Malformed, status, "places are for clients that have the arena")
+	}
+	for _, wrong := range [][]byte{nil, make([]byte, 15), make([]byte, 17), make([]byte, 4000)} {
+		status, _ := r.do(message.Share, message.Request{}, wrong)
+		require.Equal(t, message.Malformed, status)
+	}
+	status, _ := r.share([16]byte{1})
+	require.Equal(t, message.Miss, status, "nobody waits under that name")
+	status, _ = r.do(message.Get, message.Request{NumKeys: 1, Flags: message.FlagPlace}, table("key"))
+	require.Equal(t, message.Malformed, status)
+	i := r.invite()
+	status, _ = r.share(i.Name) // and never takes what was sent
+	require.Equal(t, message.OK, status)
+	for range 100 {
+		status, _ := r.share(i.Name)
+		require.Equal(t, message.Quota, status)
+	}
+	require.Equal(t, before+1, sys.Stats().OpenFDs, "the client's own socket is the only one")
+	status, reply := r.do(message.Exists, message.Request{NumKeys: 1}, table("key"))
+	require.Equal(t, message.OK, status)
+	require.Equal(t, message.AppendFound(nil, 1, []bool{true}), reply)
+}
+
+// A server that cannot make a descriptor says so, and one that has no arena has nothing to share.
+func TestShareFails(t *testing.T) {
+	_, r := sharing(t)
+	stop := sys.FailCall("open", sys.ErrTooLarge)
+	i := r.invite()
+	status, text := r.share(i.Name)
+	stop()
+	require.Equal(t, message.Failed, status)
+	require.Contains(t, string(text), "/proc/self/fd/")
+	srv, _ := serve(t)
+	other := open(t, srv)
+	status, _ = other.share(other.invite().Name)
+	require.Equal(t, message.Miss, status)
+}
