@@ -12,7 +12,9 @@ import (
 
 var start = time.Unix(1000, 0)
 
-func after(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+func after(seconds float64) time.Time {
+	return start.Add(time.Duration(seconds * float64(time.Second)))
+}
 
 func TestRareLines(t *testing.T) {
 	var r rare
