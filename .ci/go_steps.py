@@ -85,7 +85,7 @@ def concurrent_packages() -> list[str]:
 
 
 # Real processes that are killed and frozen: not in `make check`.
-PROCESSES = ("tests/chaos", "tests/multirank")
+PROCESSES = ("tests/blocks", "tests/chaos", "tests/multirank")
 
 
 def go_check() -> None:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/moewire/moewire/core/store/record"
 )
@@ -19,11 +20,11 @@ type disk struct {
 	touched       map[[2]int64]bool // segment and page, written since the last Sync
 	bad           map[[2]int64]bool // segment and page that cannot be read
 	fault         func(op string) (written float64, err error)
-	before        func(op string) // called at the beginning of each call, without a lock
+	before        atomic.Pointer[func(op string)] // called at the beginning of each call, without a lock
 }
 
 func newDisk(segmentBytes int64, numSegments int) *disk {
-	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}, bad: map[[2]int64]bool{}, before: func(string) {}}
+	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}, bad: map[[2]int64]bool{}}
 	d.secret[0] = 7
 	for range numSegments {
 		d.data = append(d.data, make([]byte, segmentBytes))
@@ -45,6 +46,15 @@ func (d *disk) fails(fault func(op string) (written float64, err error)) {
 	d.fault = fault
 }
 
+// calls has f called at the beginning of each call from now on.
+func (d *disk) calls(f func(op string)) { d.before.Store(&f) }
+
+func (d *disk) begins(op string) {
+	if f := d.before.Load(); f != nil {
+		(*f)(op)
+	}
+}
+
 func (d *disk) failing(op string) (float64, error) {
 	if d.fault == nil {
 		return 1, nil
@@ -53,7 +63,7 @@ func (d *disk) failing(op string) (float64, error) {
 }
 
 func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
-	d.before("write")
+	d.begins("write")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	share, err := d.failing("write")
@@ -72,7 +82,7 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 }
 
 func (d *disk) Read(segment int, off int64, p []byte) error {
-	d.before("read")
+	d.begins("read")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("read"); err != nil {
@@ -88,7 +98,7 @@ func (d *disk) Read(segment int, off int64, p []byte) error {
 }
 
 func (d *disk) Sync(int) error {
-	d.before("sync")
+	d.begins("sync")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("sync"); err != nil {

@@ -67,11 +67,11 @@ func TestEndsWhileMoving(t *testing.T) {
 	for seed := range testenv.NumSeeds(t, 4) {
 		d := newDisk(1<<16, 8)
 		w := newWorld(t, testenv.Seed(t)+seed, d, Config{Durability: FlushNone, FlushEvery: time.Hour})
-		d.before = func(string) { time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond) }
+		d.calls(func(string) { time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond) })
 		var stop atomic.Bool
 		var other sync.WaitGroup
+		one := w.another(seed + 100)
 		other.Go(func() {
-			one := w.another(seed + 100)
 			for i := 0; !stop.Load(); i++ {
 				key := fmt.Sprint("other", i)
 				_ = one.put(key, "", payload(key, 1, one.rng.IntN(9000)))
@@ -116,14 +116,15 @@ func TestDeletedWhileCopied(t *testing.T) {
 func (w *world) deleteDuringReclaim(d *disk, nth int) {
 	calls, deleting := 0, make(chan struct{})
 	var images []*disk
-	d.before = func(string) {
+	d.calls(func(string) {
 		if !reclaims() {
 			return
 		}
 		if calls++; calls == nth+1 {
+			one := w.another(1)
 			go func() {
 				defer close(deleting)
-				w.another(1).delete("hot1")
+				one.delete("hot1")
 				require.NoError(w.t, w.flush())
 			}()
 		}
@@ -134,14 +135,14 @@ func (w *world) deleteDuringReclaim(d *disk, nth int) {
 			case <-time.After(2 * time.Millisecond):
 			}
 		}
-	}
+	})
 	for i := 0; calls <= nth+8 && i < 150; i++ {
 		key := fmt.Sprint("other", i)
 		_ = w.put(key, "", payload(key, 1, 5000))
 	}
 	require.Greater(w.t, calls, nth)
 	<-deleting
-	d.before = func(string) {}
+	d.calls(func(string) {})
 	for _, image := range append(images, d.ends()...) {
 		one := *w
 		one.open(image)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,18 +65,18 @@ func TestListIsBounded(t *testing.T) {
 		h := w.s.secret.Hash(&w.digest, fmt.Appendf(nil, "other%d", i))
 		w.s.index.Put(index.Block{Hash: h, Namespace: uint16(other), KeyBytes: 20})
 	}
-	reads := 0
-	d.before = func(op string) {
+	var reads atomic.Int64
+	d.calls(func(op string) {
 		if op == "read" {
-			reads++
+			reads.Add(1)
 		}
-	}
+	})
 	pages, cursor := 0, uint64(0)
 	for {
-		reads = 0
+		reads.Store(0)
 		keys, next := w.s.List(w.ns, []byte("nothing fits"), cursor, 10)
 		require.Empty(t, keys)
-		require.LessOrEqual(t, reads, listReads)
+		require.LessOrEqual(t, reads.Load(), int64(listReads))
 		pages++
 		if cursor = next; cursor == 0 {
 			break

@@ -23,7 +23,7 @@ type gate struct {
 
 func newGate(d *disk, is func(op string) bool) *gate {
 	g := &gate{arrived: make(chan struct{}), opened: make(chan struct{})}
-	d.before = func(op string) {
+	d.calls(func(op string) {
 		select {
 		case <-g.opened:
 			return
@@ -33,7 +33,7 @@ func newGate(d *disk, is func(op string) bool) *gate {
 			g.first.Do(func() { close(g.arrived) })
 			<-g.opened
 		}
-	}
+	})
 	return g
 }
 
@@ -68,9 +68,10 @@ func TestNobodyWaitsForReclaiming(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
 	last, stopped := "", make(chan struct{})
 	var full atomic.Bool
+	one := w.another(1)
 	go func() {
 		defer close(stopped)
-		one, waited := w.another(1), false
+		waited := false
 		for i := 0; i < 2000 && !full.Load(); i++ {
 			key := fmt.Sprint("key", i)
 			if one.put(key, "", payload(key, 1, 3000)) == nil {
