@@ -111,14 +111,19 @@ func (s *Store) canMove() bool {
 
 func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)) }
 
-// victim is the segment to be reclaimed, or none. The caller holds mu.
+// victim is the segment to be reclaimed, or none: also if one that is not sealed yet has fewer hot bytes, since to move the
+// others would make no room. The caller holds mu.
 func (s *Store) victim(v *verdict) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		if g.state == stateSealed && g.pending == 0 && g.refs.Load() == 0 && (best == none || v.hotBytes[i] < v.hotBytes[best]) {
+		sealed := g.state == stateSealed && g.pending == 0 && g.refs.Load() == 0
+		if (sealed || g.state == stateFull) && (best == none || v.hotBytes[i] < v.hotBytes[best]) {
 			best = i
 		}
+	}
+	if best != none && s.segments[best].state == stateFull {
+		return none
 	}
 	return best
 }
