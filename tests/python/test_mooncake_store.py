@@ -174,7 +174,8 @@ def test_no_room(mooncake: Store, caplog: pytest.LogCaptureFixture) -> None:
     with mmap.mmap(-1, (256 << 20) + 1) as pages:
         ptr = ctypes.addressof(ctypes.c_char.from_buffer(pages))
         sizes = [4, (256 << 20) + 1, 4]
-        assert mooncake.batch_put_from(["c", "huge", "d"], [ptr] * 3, sizes) == [0, BAD, 0]
+        assert mooncake.batch_put_from(["c", "huge", "d"], [ptr] * 3, sizes) == [0, FULL, 0]
+        assert mooncake.put_from("c", ptr, sizes[1]) == 0, "it is there"
     assert mooncake.batch_is_exist(["large", "b", "c", "huge", "d"]) == [0, 1, 1, 0, 1]
     other = Room(b"other")
     both = [room.ptr, other.ptr]

@@ -43,12 +43,9 @@ class Blocks(Client):
     def _store(
         self, keys: list[bytes], blocks: Sequence[list[Any]], parent: bytes | None
     ) -> list[int]:
-        if _bytes_of(blocks[0]) > _BLOCK_BYTES:  # such a block is a batch of its own
-            log.error(
-                "mooncake.store: a block has over %d bytes, which no store takes", _BLOCK_BYTES
-            )
-            return [BAD_ARGUMENT]
-        stored = self.batch_put(keys, blocks, parent=parent)
+        # A block that no store takes is a batch of its own, and fares as one that no segment holds.
+        huge = _bytes_of(blocks[0]) > _BLOCK_BYTES
+        stored = [False] if huge else self.batch_put(keys, blocks, parent=parent)
         if all(stored):
             return [OK] * len(keys)
         there = self.exists(keys)
