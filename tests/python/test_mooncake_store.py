@@ -15,6 +15,7 @@ import pytest
 from harness.block_server import Served
 from harness.mooncake import BAD, BAD_KEY, FULL, MISSING, Room, Store, config, opened
 from moewire.compat import _mooncake_store as store
+from moewire.compat._mooncake_store import _blocks
 
 
 def test_a_block_and_a_miss(mooncake: Store) -> None:
@@ -61,6 +62,19 @@ def test_replaced(mooncake: Store) -> None:
     assert mooncake.upsert_parts("b", b"in ", b"parts") == 0
     assert mooncake.upsert_batch(["b", "c"], [b"new b", b"new c"]) == 0
     assert mooncake.get_batch(["a", "b", "c"]) == [b"third", b"new b", b"new c"]
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_replaced_while_it_is_read(
+    mooncake: Store, monkeypatch: pytest.MonkeyPatch, change: int
+) -> None:
+    """By a block of another length than there is memory for: a miss."""
+    assert mooncake.put("a", b"data") == 0
+    lengths = _blocks.Blocks.lengths
+    monkeypatch.setattr(
+        _blocks.Blocks, "lengths", lambda *given: [n + change for n in lengths(*given)]
+    )
+    assert mooncake.batch_get_buffer(["a", "b"]) == [None, None]
 
 
 def test_several(mooncake: Store) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ... import _abi as abi
-from ...store import Client, Lease
+from ...store import Client
 from ._codes import BAD_ARGUMENT, FULL, MISSING, NO_SERVER, OK, log, warn_once
+from ._memory import BufferHandle
 
 _BATCH_BYTES = 64 << 20  # of the blocks of one put
 _BLOCK_BYTES = 256 << 20
-_LEASED = 16  # blocks at a time that are read before they are copied
+_WHOLE = 16  # blocks at a time for which there is memory
 
 T = TypeVar("T")
 
@@ -98,20 +99,21 @@ class Blocks(Client):
                 found.append(length if ok else MISSING if length < 0 else BAD_ARGUMENT)
         return found
 
-    def leases(self, keys: Sequence[bytes]) -> Iterator[tuple[int, Lease | None]]:
-        """Reads blocks, a few at a time; each is released when the next one is asked for.
+    def whole(self, keys: Sequence[bytes]) -> Iterator[BufferHandle | None]:
+        """Gets blocks whose length is not known, a few at a time.
 
         Args:
             keys: their keys.
 
         Returns:
-            Positions and blocks; None for a miss.
+            By position; None for a miss.
         """
-        for at in range(0, len(keys), _LEASED):
-            for number, lease in enumerate(self.lookup(keys[at : at + _LEASED]), at):
-                yield number, lease
-                if lease is not None:
-                    lease.release()
+        for at in range(0, len(keys), _WHOLE):
+            some = keys[at : at + _WHOLE]
+            rooms = [BufferHandle(max(length, 0)) for length in self.lengths(some)]
+            found = self.load(some, [[room] for room in rooms])
+            for room, length in zip(rooms, found, strict=True):
+                yield room if length == len(room) else None
 
     def remove(self, keys: Sequence[bytes]) -> list[bool]:
         """Deletes blocks.

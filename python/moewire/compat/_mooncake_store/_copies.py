@@ -134,8 +134,7 @@ class CopyCalls(Base):
         """
 
         def call() -> list[BufferHandle | None]:
-            leases = self._copying().leases([named(key) for key in several(keys)])
-            return [None if lease is None else BufferHandle(lease.data) for _, lease in leases]
+            return list(self._copying().whole([named(key) for key in several(keys)]))
 
         return self._run("batch_get_buffer", call, lambda _: [None] * len(keys))
 

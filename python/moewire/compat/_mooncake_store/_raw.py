@@ -227,8 +227,8 @@ class RawCalls(Base):
             as_many(buffer_ptrs, all_keys=all_keys, all_src_offsets=given[1], all_sizes=given[2])
             as_many(buffer_ptrs, all_dst_offsets=given[0])
             wanted = _Wanted(buffer_ptrs, all_keys, given)
-            for at, lease in blocks.leases(wanted.keys):
-                data = None if lease is None else lease.data
+            for at, block in enumerate(blocks.whole(wanted.keys)):
+                data = None if block is None else memoryview(block)
                 for memory, key in wanted.places[at]:
                     parts = [one[memory][key] for one in given]
                     room = self._regions.left(buffer_ptrs[memory])
