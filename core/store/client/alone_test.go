@@ -12,13 +12,15 @@ import (
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/store/server/servertest"
 	"github.com/moewire/moewire/core/wire"
 )
 
 // A flush that misses its deadline ends alone: the connection stays, and what else is asked for is answered.
 func TestFlushEndsAlone(t *testing.T) {
-	s, engine := serve(t)
-	engine.Stuck = make(chan struct{})
+	stuck := make(chan struct{})
+	s, _ := serve(t, func(c *server.Config) { c.Store.(*servertest.Engine).Stuck = stuck })
 	c := dial(t, one(s), func(c *Config) { c.Timeout = 30 * time.Millisecond })
 	mustDo := func(r Request) Completion {
 		r.Keys, r.Timeout = [][]byte{[]byte("key")}, patience
@@ -31,7 +33,7 @@ func TestFlushEndsAlone(t *testing.T) {
 	require.ErrorIs(t, c.Flush(50*time.Millisecond), errNoAnswer)
 	require.EqualValues(t, 1, s.Counters().Requests(message.Flush))
 	mustDo(Request{Op: message.Exists})
-	close(engine.Stuck)
+	close(stuck)
 	require.Equal(t, "data", string(mustDo(Request{Op: message.Get}).Data[0]), "its answer comes late and is nobody's")
 	require.Zero(t, c.counts.Broken.Load())
 }
@@ -93,8 +95,7 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 
 // A list goes on over pages without keys.
 func TestListOfRareKeys(t *testing.T) {
-	s, engine := serve(t)
-	engine.Scan = 7
+	s, _ := serve(t, func(c *server.Config) { c.Store.(*servertest.Engine).Scan = 7 })
 	c := dial(t, one(s))
 	for i := range 100 {
 		mustPut(t, c, fmt.Sprintf("%02d", i), nil)

@@ -114,7 +114,7 @@ func TestPutGet(t *testing.T) {
 		for _, onDisk := range []bool{false, true} {
 			src := newRand(t)
 			c, _, engine := pair(t, p)
-			engine.OnDisk = onDisk
+			engine.OnDisk.Store(onDisk)
 			for _, n := range blockSizes {
 				key, data := fmt.Appendf(nil, "key %d", n), noise(src, n)
 				ok, err := c.Put(key, data, nil)

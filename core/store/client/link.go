@@ -93,7 +93,7 @@ func (l *link) open() error {
 	l.table = l.peer.client.cfg.Namespace.Append(l.table[:0])
 	status, reply, err := l.first(message.Open, message.OpenedBytes)
 	if err == nil && status.Refuses() {
-		err = fmt.Errorf("the namespace was refused: %v", status)
+		err = fmt.Errorf("the namespace was refused: %v %s", status, reply)
 	}
 	if err != nil {
 		return err

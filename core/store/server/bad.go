@@ -7,7 +7,7 @@ import "github.com/moewire/moewire/core/store/message"
 // is told so.
 func (c *conn) complaint(j *job) {
 	engine, yes := c.server.cfg.Store, j.yes[:len(j.keys)]
-	engine.Acquire(j.space.ns, j.keys, j.leases[:len(j.keys)])
+	c.lease(j, 0, len(j.keys))
 	for i, key := range j.keys {
 		held := j.leases[i].Held()
 		yes[i] = !held || !c.fits(j, key, &j.leases[i])
@@ -26,11 +26,11 @@ func (c *conn) complaint(j *job) {
 
 // fits compares a block with its tag.
 func (c *conn) fits(j *job, key []byte, l *Lease) bool {
-	t, size := j.space.tagger, int(l.Bytes())
+	t, size, room := j.space.tagger, int(l.Bytes()), []byte(nil)
 	t.Begin(key, size)
 	for off := 0; off < size; off += pieceBytes {
-		j.data = j.data[:0]
-		p := c.bytes(j, l, int64(off), min(pieceBytes, size-off))
+		room = room[:0]
+		p := c.bytes(&room, l, int64(off), min(pieceBytes, size-off))
 		if p == nil {
 			return false
 		}

@@ -25,7 +25,7 @@ func TestComplaints(t *testing.T) {
 	for what, onDisk := range map[string]bool{"memory": false, "disk": true} {
 		t.Run(what, func(t *testing.T) {
 			s, e := serve(t)
-			e.OnDisk = onDisk
+			e.OnDisk.Store(onDisk)
 			r := open(t, s)
 			r.mustPut("good", noise(300<<10))
 			r.mustPut("spoilt", noise(300<<10))

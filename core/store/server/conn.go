@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
@@ -29,20 +30,20 @@ type space struct {
 }
 
 // conn is one client. Its reader does what requests ask; what takes time to write is written
-// by its writer. A client that does not read stops its own reader, once all of its contexts
-// wait for the writer.
+// by its writer. Its contexts are its own. A client that does not read stops its own reader, once all of them
+// wait for the writer: it costs their memory, and the blocks of one part.
 type conn struct {
-	server  *Server
-	nc      net.Conn
-	in      *stream.Reader
-	secret  [32]byte // masks the key of tags
-	invited [32]byte // the secret of share
-	spaces  []space
-	handles handles
-	current *job // not answered yet
-	shared  bool // the client has the arena
+	server   *Server
+	nc       net.Conn
+	in       *stream.Reader
+	secret   [32]byte // masks the key of tags
+	invited  [32]byte // the secret of share
+	spaces   []space
+	handles  handles
+	contexts *pool.Pool[*job]
+	current  *job // not answered yet
+	shared   bool // the client has the arena
 
-	running atomic.Int32 // contexts
 	waiting atomic.Int32 // replies that the writer has not written
 	replies chan reply
 	others  sync.WaitGroup // what else makes replies
@@ -50,6 +51,7 @@ type conn struct {
 	writing sync.Mutex // out, and the following
 	out     *stream.Writer
 	head    wire.Head
+	data    []byte // what had to be read of the storage
 	broken  bool
 }
 
@@ -69,11 +71,20 @@ func (r *reply) began() time.Time {
 	return r.job.began
 }
 
-func newConn(s *Server, nc net.Conn, session *wire.Session) *conn {
-	c := &conn{server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret), replies: make(chan reply, s.cfg.Contexts+1)}
+// newConn makes a connection's contexts: as many as its client is granted. The one that is added belongs to a
+// reply that the client may have seen before this side knows that it was written.
+func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
+	contexts, err := pool.New(pool.Config[*job]{Cap: s.cfg.Contexts + 1, Make: newJob})
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{
+		server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
+		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
+	}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
 	c.out = stream.NewWriter(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Idle}, nil)
-	return c
+	return c, nil
 }
 
 // serve reads until the connection ends, and returns when nothing of it is left.
@@ -98,6 +109,7 @@ func (c *conn) end(done chan struct{}) {
 	<-done
 	_ = c.nc.Close()
 	c.handles.close()
+	c.contexts.Close()
 }
 
 func (c *conn) report(err error) {
@@ -151,18 +163,12 @@ func (c *conn) handle(head *wire.Head) error {
 	return nil
 }
 
-// context leases a context, if this client and all of them may have one more. The one that
-// is added belongs to a reply that the client may have seen before this side knows that it
-// was written.
+// context leases a context, if this client may have one more.
 func (c *conn) context() *job {
-	if int(c.running.Load()) > c.server.cfg.Contexts {
-		return nil
-	}
-	lease, err := c.server.contexts.Get()
+	lease, err := c.contexts.Get()
 	if err != nil {
 		return nil
 	}
-	c.running.Add(1)
 	lease.Value.lease = lease
 	return lease.Value
 }
@@ -171,8 +177,7 @@ func (c *conn) release(j *job) {
 	j.end()
 	c.handles.unuse(j.held)
 	j.held = nil
-	c.running.Add(-1)
-	_ = c.server.contexts.Put(j.lease)
+	_ = c.contexts.Put(j.lease)
 }
 
 // refuse skips a payload and answers with a status alone.
@@ -254,7 +259,7 @@ func (c *conn) compose(j *job) error {
 	}
 	defer c.release(j)
 	switch {
-	case j.code == message.Get && j.hits:
+	case j.sends:
 		return c.parts(j)
 	case j.code == message.Read && j.status == message.OK:
 		return c.piece(j)

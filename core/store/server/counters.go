@@ -82,7 +82,7 @@ func (s *Server) Stats() Stats {
 	st := Stats{
 		Started: float64(s.started.UnixMilli()) / 1e3, Counts: &s.counters, Requests: map[string]uint64{},
 		Replies: map[string]uint64{}, Puts: map[string]uint64{}, Refused: map[string]uint64{},
-		Latency: map[string]metrics.Latency{}, Running: s.contexts.Stats().Leased, Clients: len(s.all()),
+		Latency: map[string]metrics.Latency{}, Running: s.running(), Clients: len(s.all()),
 		Storage: s.cfg.Storage,
 	}
 	if s.isClosing() {

@@ -107,9 +107,9 @@ func (c *conn) releaseAll(j *job) message.Status {
 
 // piece writes the reply to a read.
 func (c *conn) piece(j *job) error {
-	j.data, j.pieces = j.data[:0], j.pieces[:0]
+	c.data, j.pieces = c.data[:0], j.pieces[:0]
 	n := int(j.said.Bytes)
-	p := c.bytes(j, &j.held.lease, int64(j.said.Offset), n)
+	p := c.bytes(&c.data, &j.held.lease, int64(j.said.Offset), n)
 	if p == nil && n > 0 {
 		c.head.Status, c.head.Refused = uint16(message.Failed), true
 		return c.out.Append(&c.head, nil)

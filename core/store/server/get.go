@@ -6,14 +6,18 @@ import (
 	"github.com/moewire/moewire/core/store/message"
 )
 
-// acquire leases the blocks of a get, which are written later, or of a lookup.
+// acquire leases the blocks of a lookup, or of a get that says where they lie. Those of another get are leased as they
+// are written.
 func (c *conn) acquire(j *job) message.Status {
 	placed := j.said.Flags&message.FlagPlace != 0
 	if placed && !c.shared {
 		return message.Malformed
 	}
-	hits := c.server.cfg.Store.Acquire(j.space.ns, j.keys, j.leases[:len(j.keys)])
-	j.hits = true
+	if j.code == message.Get && !placed {
+		j.sends = true
+		return message.OK
+	}
+	hits := c.lease(j, 0, len(j.keys))
 	c.server.counters.Hits.Add(uint64(hits))
 	c.server.counters.Misses.Add(uint64(len(j.keys) - hits))
 	switch {
@@ -40,7 +44,6 @@ func (c *conn) keepAll(j *job, placed bool) {
 			j.out = e.AppendPlaced(j.out, 0)
 		}
 	}
-	j.hits = false // they are the handles' now
 }
 
 // keep makes a handle of a lease. Without room for one it is a miss.
@@ -67,43 +70,75 @@ func entryOf(l *Lease) message.Entry {
 	return message.Entry{Status: message.OK, Bytes: uint32(l.Bytes()), Tag: l.Tag()}
 }
 
-// parts writes the reply to a get.
+// parts writes the reply to a get. It leases the blocks of one part at a time, so that a client that does not
+// read keeps no others from being evicted.
 func (c *conn) parts(j *job) error {
 	for at := 0; at < len(j.keys); {
 		next, err := c.part(j, at)
+		j.letGo()
 		if err != nil {
 			return err
 		}
 		at = next
+	}
+	if j.turns > 1 { // the beginning of a chain stays longest
+		c.server.cfg.Store.Touch(j.space.ns, j.keys)
 	}
 	return nil
 }
 
 // part writes as many blocks as go into one part, or one block in parts of its own.
 func (c *conn) part(j *job, at int) (next int, err error) {
-	if entryOf(&j.leases[at]).Bytes > message.PartBytes {
-		return at + 1, c.large(j, at)
-	}
 	j.start()
-	bytes := 0
+	c.data = c.data[:0]
+	bytes, leased, seen := 0, at, 0
 	for next = at; next < len(j.keys); next++ {
+		if next == leased {
+			if message.PartBytes-bytes < seen {
+				break // as long as those before: it goes into the next part
+			}
+			leased = min(next+ahead(message.PartBytes-bytes, seen, next-at), len(j.keys))
+			c.lease(j, next, leased)
+		}
 		e := entryOf(&j.leases[next])
+		if next == at && e.Bytes > message.PartBytes {
+			c.server.counters.Hits.Add(1)
+			return at + 1, c.large(j, at)
+		}
 		if bytes += int(e.Bytes); bytes > message.PartBytes {
 			break
 		}
-		c.add(j, &j.leases[next], e, 0, int(e.Bytes))
+		if seen = max(seen, int(e.Bytes)); c.add(j, &j.leases[next], e, 0, int(e.Bytes)) {
+			c.server.counters.Hits.Add(1)
+		} else {
+			c.server.counters.Misses.Add(1)
+		}
 	}
 	p := message.Part{First: uint16(at), NumKeys: uint16(next - at), Last: next == len(j.keys)}
 	return next, c.flushPart(j, &p)
 }
 
+// ahead is how many blocks are leased at a time: what a part has room for, if they are as long as those before. Of the
+// first ones nothing is known.
+func ahead(room, seen, num int) int {
+	if seen == 0 {
+		return min(1+num, 32)
+	}
+	return max(1, min(room/seen, 32))
+}
+
 // large writes a block that is longer than a part.
 func (c *conn) large(j *job, at int) error {
 	l := &j.leases[at]
-	e := entryOf(l)
+	e, until := entryOf(l), time.Now().Add(c.server.cfg.Total)
 	for off := uint32(0); off < e.Bytes; off += message.PartBytes {
 		j.start()
+		c.data = c.data[:0]
 		n := min(e.Bytes-off, message.PartBytes)
+		if time.Now().After(until) { // the rest is a miss
+			c.server.counters.Expired.Add(1)
+			e = message.Entry{Status: message.Miss}
+		}
 		ok := c.add(j, l, e, int64(off), int(n))
 		last := at+1 == len(j.keys) && (off+n == e.Bytes || !ok)
 		p := message.Part{First: uint16(at), NumKeys: 1, Last: last, Offset: off}
@@ -116,14 +151,14 @@ func (c *conn) large(j *job, at int) error {
 
 // start begins a part: the table goes first.
 func (j *job) start() {
-	j.out, j.data, j.pieces = j.out[:0], j.data[:0], append(j.pieces[:0], nil)
+	j.out, j.pieces = j.out[:0], append(j.pieces[:0], nil)
 }
 
 // add adds a key to a part, with bytes of its block from where they lie or, if that is no
-// memory, by way of j.data. A block that cannot be read is a miss.
+// memory, by way of c.data. A block that cannot be read is a miss.
 func (c *conn) add(j *job, l *Lease, e message.Entry, off int64, n int) bool {
 	if e.Status == message.OK {
-		if p := c.bytes(j, l, off, n); p != nil || n == 0 {
+		if p := c.bytes(&c.data, l, off, n); p != nil || n == 0 {
 			j.pieces = append(j.pieces, p)
 		} else {
 			e = message.Entry{Status: message.Miss}
@@ -141,20 +176,20 @@ func (j *job) apart() (n uint32) {
 	return n
 }
 
-// bytes are n bytes of a block; nil if they cannot be read.
-func (c *conn) bytes(j *job, l *Lease, off int64, n int) []byte {
+// bytes are n bytes of a block, in room if they lie in no memory; nil if they cannot be read.
+func (c *conn) bytes(room *[]byte, l *Lease, off int64, n int) []byte {
 	if all := l.Data(); all != nil {
 		return all[off : off+int64(n)]
 	}
-	if cap(j.data) == 0 {
-		j.data = make([]byte, 0, message.PartBytes)
+	if cap(*room) == 0 {
+		*room = make([]byte, 0, message.PartBytes)
 	}
-	p := j.data[len(j.data) : len(j.data)+n]
+	p := (*room)[len(*room) : len(*room)+n]
 	if err := l.Read(off, p); err != nil {
 		c.server.counters.ReadFailed.Add(1)
 		return nil
 	}
-	j.data = j.data[:len(j.data)+n]
+	*room = (*room)[:len(*room)+n]
 	return p
 }
 

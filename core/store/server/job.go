@@ -20,29 +20,43 @@ type job struct {
 	in     []byte // the table of the request
 	keys   [][]byte
 	yes    [message.MaxKeys]bool
-	leases []Lease
-	hits   bool // leases are held
+	leases []Lease // of keys; held where they are not zero
+	sends  bool    // get: the writer leases the blocks
+	turns  int     // in which they were leased
 
 	status message.Status
 	extra  [message.RequestBytes]byte
 	out    []byte // the reply, or the table before its data
-	data   []byte // what had to be read
 	pieces [][]byte
 	held   *handle // what a read reads
 }
 
 func newJob() (*job, error) {
-	return &job{
-		in: make([]byte, 0, 16<<10), keys: make([][]byte, 0, message.MaxKeys), leases: make([]Lease, message.MaxKeys),
-		out: make([]byte, 0, 16<<10), pieces: make([][]byte, 0, message.MaxKeys+1),
-	}, nil
+	return &job{in: make([]byte, 0, leastBytes), out: make([]byte, 0, leastBytes)}, nil
 }
 
 // begin takes a request.
 func (j *job) begin(head *wire.Head) {
 	j.code, j.request, j.status, j.space, j.held = head.Code, head.Request, message.OK, nil, nil
 	j.began = time.Now()
-	j.keys, j.out, j.pieces, j.hits = j.keys[:0], j.out[:0], j.pieces[:0], false
+	j.keys, j.out, j.pieces, j.sends, j.turns = j.keys[:0], j.out[:0], j.pieces[:0], false, 0
+}
+
+// lease leases the blocks of keys [at, end).
+func (c *conn) lease(j *job, at, end int) (hits int) {
+	j.turns++
+	if len(j.leases) < len(j.keys) {
+		j.leases = make([]Lease, max(len(j.keys), min(2*len(j.leases), message.MaxKeys)))
+	}
+	return c.server.cfg.Store.Acquire(j.space.ns, j.keys[at:end], j.leases[at:end])
+}
+
+// letGo ends the leases that are held.
+func (j *job) letGo() {
+	for i := range j.leases {
+		j.leases[i].Release()
+		j.leases[i] = Lease{}
+	}
 }
 
 // room makes in n bytes long.
@@ -54,14 +68,19 @@ func (j *job) room(n int) []byte {
 	return j.in
 }
 
-// end lets go of blocks.
+const (
+	leastBytes = 1 << 10
+	keptBytes  = 64 << 10 // what a context keeps of its memory for the next request
+)
+
+// end lets go of blocks, and of memory for what is rarely as long.
 func (j *job) end() {
-	if j.hits {
-		for i := range j.keys {
-			j.leases[i].Release()
-			j.leases[i] = Lease{}
-		}
-		j.hits = false
-	}
+	j.letGo()
 	clear(j.pieces)
+	if cap(j.in) > keptBytes {
+		j.in = nil
+	}
+	if cap(j.out) > keptBytes {
+		j.out = make([]byte, 0, leastBytes)
+	}
 }

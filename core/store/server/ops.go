@@ -2,12 +2,13 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
-	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/store/tag"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -26,6 +27,9 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 			return c.fail(j, message.Unknown)
 		}
 	}
+	if c.late(j) {
+		return c.fail(j, message.Late)
+	}
 	switch j.code {
 	case message.Put:
 		return c.put(j)
@@ -37,6 +41,18 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 		return c.flush(j)
 	}
 	return c.table(j, int(head.PayloadBytes))
+}
+
+// late reports whether a request's deadline was over before it was begun: since it was read from the connection
+// this side has had others to do. What lets go of something is done all the same.
+func (c *conn) late(j *job) bool {
+	switch j.code {
+	case message.Put, message.Get, message.Delete, message.Exists, message.Touch, message.Pin, message.List, message.Stats,
+		message.Write, message.Commit, message.Read:
+		us := time.Duration(j.said.DeadlineUs)
+		return us > 0 && time.Duration(stream.Now()-c.in.Progress()) > us*time.Microsecond
+	}
+	return false
 }
 
 // fail skips what is left of the payload, and refuses.
@@ -124,6 +140,7 @@ func (c *conn) open(j *job) message.Status {
 	id := c.opened(digest)
 	if id < 0 {
 		if len(c.spaces) == maxSpaces {
+			j.say(fmt.Sprintf("%d namespaces are open over this connection; allowed: %d", maxSpaces, maxSpaces))
 			return message.Quota
 		}
 		ns, err := c.server.cfg.Store.Namespace(digest, name.Model)
@@ -157,6 +174,10 @@ func (c *conn) stats(j *job) message.Status {
 	if err != nil {
 		return j.refusal(err)
 	}
+	if len(text) > message.MaxStatsBytes {
+		j.say(fmt.Sprintf("the stats have %d bytes; allowed: %d", len(text), message.MaxStatsBytes))
+		return message.Failed
+	}
 	j.out = append(j.out, text...)
 	return message.OK
 }
@@ -184,32 +205,6 @@ func (c *conn) list(j *job) message.Status {
 	return message.OK
 }
 
-// flush flushes in a goroutine of its own, so that other requests go on.
-func (c *conn) flush(j *job) error {
-	if err := c.in.End(); err != nil {
-		return err
-	}
-	within := c.server.cfg.Total // Close waits for it
-	if us := j.said.DeadlineUs; us > 0 {
-		within = min(within, time.Duration(us)*time.Microsecond)
-	}
-	deadline := time.Now().Add(within)
-	c.current = nil
-	c.others.Add(1)
-	safego.Go("store: flush", func() {
-		defer c.others.Done()
-		if err := c.server.cfg.Store.Flush(deadline); err != nil {
-			j.status = j.refusal(err)
-			if !time.Now().Before(deadline) {
-				j.status = message.Late
-			}
-		}
-		c.waiting.Add(1)
-		c.replies <- reply{job: j}
-	}, c.report)
-	return nil
-}
-
 // refusal is the status of an engine's error, with its text.
 func (j *job) refusal(err error) message.Status {
 	status := message.Failed
@@ -230,9 +225,14 @@ func (j *job) refusal(err error) message.Status {
 			break
 		}
 	}
-	if status == message.TooLarge || status == message.Failed {
-		text := err.Error()
-		j.out = append(j.out[:0], text[:min(len(text), message.MaxTextBytes)]...)
+	switch status {
+	case message.TooLarge, message.Quota, message.Failed:
+		j.say(err.Error())
 	}
 	return status
+}
+
+// say is the text of a refusal.
+func (j *job) say(text string) {
+	j.out = append(j.out[:0], text[:min(len(text), message.MaxTextBytes)]...)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
-	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/wire"
@@ -32,7 +31,6 @@ type Config struct {
 	MaxClients int           // 256 connections
 	MaxPending int           // 64 connections of which nothing is known yet
 	Contexts   int           // 32 requests of one connection at a time
-	AllContext int           // 256 requests of all connections
 	Handshake  time.Duration // 2 s, until a connection must have authenticated
 	Idle       time.Duration // 10 s without a byte, in a message or while the client does not read
 	Total      time.Duration // 60 s for a message, or a flush
@@ -46,7 +44,7 @@ func (c *Config) fill() {
 	for _, d := range []struct {
 		at    *int
 		value int
-	}{{&c.MaxClients, 256}, {&c.MaxPending, 64}, {&c.Contexts, 32}, {&c.AllContext, 256}} {
+	}{{&c.MaxClients, 256}, {&c.MaxPending, 64}, {&c.Contexts, 32}} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}
@@ -73,7 +71,7 @@ func (c *Config) check() error {
 		return errors.New("server: Store is nil")
 	case c.Keys == nil:
 		return errors.New("server: Keys is nil; there is no mode without keys")
-	case c.MaxClients < 0, c.MaxPending < 0, c.Contexts < 0, c.AllContext < 0:
+	case c.MaxClients < 0, c.MaxPending < 0, c.Contexts < 0:
 		return errors.New("server: a bound is negative; allowed: 0, the default, and more")
 	case c.Handshake < 0, c.Idle < 0, c.Total < 0, c.Hold < 0:
 		return errors.New("server: a time is negative; allowed: 0, the default, and more")
@@ -88,7 +86,6 @@ type Server struct {
 	listener net.Listener
 	boot     [16]byte
 	started  time.Time
-	contexts *pool.Pool[*job]
 	counters Counters
 	refusals wire.Counters
 	ended    sync.WaitGroup
@@ -99,7 +96,8 @@ type Server struct {
 	pending accept.Pending[net.Conn]
 	conns   map[*conn]struct{}
 	closing bool
-	closed  chan struct{}
+	closed  chan struct{} // nothing new is taken
+	cut     chan struct{} // and nothing is waited for
 }
 
 // Listen begins to serve. The store is the caller's, who closes it after the server.
@@ -108,7 +106,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.fill()
-	s := &Server{cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, closed: make(chan struct{})}
+	s := &Server{cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, closed: make(chan struct{}), cut: make(chan struct{})}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -133,8 +131,7 @@ func (s *Server) prepare() (err error) {
 		Guard: guard, Counters: &s.refusals, Now: s.cfg.Now, Blob: message.Hello(), Accept: s.accept,
 	}
 	_, _ = rand.Read(s.boot[:])
-	s.contexts, err = pool.New(pool.Config[*job]{Cap: s.cfg.AllContext, Make: newJob})
-	return err
+	return nil
 }
 
 // accept looks at the hello of a client that has the key.
@@ -200,12 +197,15 @@ func (s *Server) welcome(nc net.Conn) {
 	s.mu.Lock()
 	s.pending.Remove(nc)
 	full := len(s.conns) >= s.cfg.MaxClients
-	if err != nil || full || s.closing {
+	var c *conn
+	if err == nil && !full && !s.closing {
+		c, err = newConn(s, nc, session)
+	}
+	if c == nil {
 		s.mu.Unlock()
 		s.reject(nc, err, full)
 		return
 	}
-	c := newConn(s, nc, session)
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
 	defer s.forget(c)
@@ -247,6 +247,14 @@ func (s *Server) sweep() {
 	}
 }
 
+// running is how many requests run.
+func (s *Server) running() (n int) {
+	for _, c := range s.all() {
+		n += c.contexts.Stats().Leased
+	}
+	return n
+}
+
 func (s *Server) all() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,12 +294,23 @@ func (s *Server) shut() {
 	s.pending.Close()
 }
 
-// Close ends all connections and waits for them. Idempotent.
+// Close ends all connections and waits for them, but not for flushes: what the store has begun ends with the
+// store, or at its deadline. Idempotent.
 func (s *Server) Close() {
 	s.shut()
+	s.cutOff()
 	for _, c := range s.all() {
 		_ = c.nc.Close()
 	}
 	s.ended.Wait()
-	s.contexts.Close()
+}
+
+func (s *Server) cutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.cut:
+	default:
+		close(s.cut)
+	}
 }

@@ -99,19 +99,48 @@ func TestCredits(t *testing.T) {
 	require.Zero(t, r.exists("a"), "there is room again")
 }
 
-// SC1: so it is with all connections together.
-func TestCreditsOfAll(t *testing.T) {
-	s, engine := serve(t, func(c *server.Config) { c.AllContext = 2 })
-	engine.FlushFor = time.Hour
-	a, b, other := open(t, s), open(t, s), open(t, s)
-	a.say(message.Flush, message.Request{DeadlineUs: 2_000_000}, nil)
-	b.say(message.Flush, message.Request{DeadlineUs: 2_000_000}, nil)
-	require.Eventually(t, func() bool { return s.Stats().Running == 2 }, 20*time.Second, time.Millisecond)
-	status, _ := other.do(message.Exists, message.Request{NumKeys: 1}, table("a"))
-	require.Equal(t, message.WouldBlock, status)
-	a.hear()
-	b.hear()
-	other.exists("a")
+// SC1: the contexts of a connection are its own. However many clients ask and do not read, another one is served,
+// and what they have asked for holds the blocks of one part each.
+func TestCreditsAreOnesOwn(t *testing.T) {
+	const clients, perPart = 9, 2
+	s, engine := serve(t)
+	other := open(t, s)
+	other.mustPut("key", make([]byte, message.PartBytes/perPart))
+	for range clients {
+		r := open(t, s)
+		for range 33 {
+			head := wire.Head{Code: message.Get, Extra: (&message.Request{NumKeys: 8}).Encode(make([]byte, message.RequestBytes))}
+			payload := table("key", "key", "key", "key", "key", "key", "key", "key")
+			require.NoError(t, r.out.Append(&head, [][]byte{payload}))
+		}
+		require.NoError(t, r.out.Flush()) // in one write: the server reads on while it cannot write
+	}
+	require.Eventually(t, func() bool { return s.Stats().Running >= clients*33 }, 20*time.Second, time.Millisecond)
+	for range 100 {
+		require.Equal(t, 1, other.exists("key"))
+		held, _, _ := engine.Counts()
+		require.LessOrEqual(t, held, clients*perPart)
+	}
+	require.Zero(t, s.Counters().Capped.Load())
+}
+
+// The keys of a get stay a chain, in whatever turns its blocks are leased: its beginning was used last.
+func TestGetOfSeveralPartsIsAChain(t *testing.T) {
+	s, engine := serve(t)
+	r := open(t, s)
+	r.mustPut("key", make([]byte, message.PartBytes/2))
+	for _, num := range []int{1, 5} {
+		r.say(message.Get, message.Request{NumKeys: uint16(num)}, table([]string{"key", "key", "key", "key", "key"}[:num]...))
+		for last := false; !last; {
+			head, _ := r.hear()
+			var p message.Part
+			require.NoError(t, p.Decode(head.Extra, num))
+			last = p.Last
+		}
+		r.exists("key") // the reply may be read before its end is noted
+		_, touched, _ := engine.Counts()
+		require.Equal(t, map[int]int{1: 0, 5: 5}[num], touched)
+	}
 }
 
 // A client that asks and does not read loses its connection after a while, with what it

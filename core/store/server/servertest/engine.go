@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/store"
@@ -15,12 +16,13 @@ import (
 
 // Engine keeps blocks in maps. Its fields may be changed before it is used.
 type Engine struct {
-	Most     int64 // bytes of one block
-	Room     int64 // bytes of all
-	OnDisk   bool  // blocks have no memory of their own
+	Most     int64       // bytes of one block
+	Room     int64       // bytes of all
+	OnDisk   atomic.Bool // blocks have no memory of their own
 	FlushFor time.Duration
 	Stuck    chan struct{} // a flush waits for it, whatever its deadline; nil: none does
 	Scan     int           // how many keys a list looks at; 0: all
+	Look     func()        // is called by Exists, if not nil
 
 	mu      sync.Mutex
 	spaces  map[[32]byte]store.NS
@@ -58,6 +60,9 @@ func (e *Engine) TagKey() tag.Key { return tag.Key{7, 31: 1} }
 func (e *Engine) MaxBlockBytes(int) int64 { return e.Most }
 
 func (e *Engine) Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int) {
+	if e.Look != nil {
+		e.Look()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, k := range keys {
@@ -139,7 +144,7 @@ func (l *lease) Bytes() int64 { return int64(len(l.block.data)) }
 func (l *lease) Tag() tag.Tag { return l.block.tag }
 
 func (l *lease) Data() []byte {
-	if l.engine.OnDisk {
+	if l.engine.OnDisk.Load() {
 		return nil
 	}
 	return l.block.data
