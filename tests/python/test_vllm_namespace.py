@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from harness.block_server import Served
 from harness.fake_store import Folder, Hand
 from moewire.errors import InvalidArgument
 from moewire.integrations.vllm.offload import _engine, _weights
-from moewire.integrations.vllm.offload._namespace import Identity, Namespace, of_engine
+from moewire.integrations.vllm.offload._namespace import Identity, of_engine
+from moewire.store import Namespace
 
 IDENTITY = Identity("model", "weights", "machine", "salt")
 ROW = 4096
@@ -89,6 +91,17 @@ def test_engines_that_differ_in_a_field_share_nothing(field: str, tmp_path: Path
     writer.submit_put([b"key"], [memoryview(b"value")])
     writer.answer()
     assert exists(again) and not exists(other)
+
+
+def test_a_real_store_keeps_all_of_them_apart(tmp_path: Path) -> None:
+    """Each has a block of its own under the one key, and sees no other."""
+    with Served(tmp_path) as server:
+        for name, namespace in {"": of_engine(config(), ROW, IDENTITY), **others()}.items():
+            with server.client(namespace) as client:
+                assert client.exists([b"key"]) == [False], name
+                assert client.put(b"key", name.encode() or b"first")
+        with server.client(of_engine(config(), ROW, IDENTITY)) as client:
+            assert client.get(b"key") == b"first"
 
 
 def test_no_two_of_them_are_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 from moewire.errors import InvalidArgument
 from moewire.integrations.vllm.offload import _client, _options
 from moewire.integrations.vllm.offload._counts import WORDS, Counts
-from moewire.integrations.vllm.offload._namespace import Namespace
+from moewire.store import Namespace
 
 NAMESPACE = Namespace("m", "w", "d", "l", "c", "p", "s")
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ....errors import InvalidArgument
+from ....store import Client, Namespace
 from ..._engines import STORE_SERVERS
-from ._namespace import Namespace
-
-CLIENT = "moewire.store:Client"
 
 
 class Completion(Protocol):
@@ -51,10 +49,10 @@ class Settings(NamedTuple):
     key_file: str | None
     transport: str
     timeout_us: int
-    client: str  # "module:callable", called as moewire.store.Client
+    client: str | None  # "module:callable", called as moewire.store.Client, in place of it
 
 
-def check(settings: Settings) -> Any:
+def check(settings: Settings) -> Callable[..., StoreClient]:
     """What makes a client.
 
     Raises:
@@ -65,19 +63,18 @@ def check(settings: Settings) -> Any:
             'servers: none given; allowed: a list, as in "servers": ["127.0.0.1:9900"] in the '
             f"tier's configuration, or {STORE_SERVERS}"
         )
-    return _named(settings.client)
+    return Client if settings.client is None else _named(settings.client)
 
 
 def connect(settings: Settings, namespace: Namespace) -> StoreClient:
     """A client of the namespace. Raises as ``check`` does."""
-    client: StoreClient = check(settings)(
+    return check(settings)(
         settings.servers,
-        namespace=_as_clients(settings.client, namespace),
+        namespace=namespace,
         key_file=settings.key_file,
         transport=settings.transport,
         timeout_us=settings.timeout_us,
     )
-    return client
 
 
 def _named(text: str) -> Any:
@@ -86,9 +83,3 @@ def _named(text: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgument(f"client: {text!r} given, which is not there ({error})") from error
-
-
-def _as_clients(client: str, namespace: Namespace) -> Any:
-    """The namespace as the client's module has it."""
-    kind = getattr(importlib.import_module(client.partition(":")[0]), "Namespace", None)
-    return namespace if kind is None else kind(**namespace._asdict())

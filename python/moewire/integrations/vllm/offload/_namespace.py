@@ -9,17 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-
-class Namespace(NamedTuple):
-    """The fields of ``moewire.store.Namespace``."""
-
-    model: str
-    weights: str
-    dtype: str
-    layout: str
-    chunk: str
-    parallel: str
-    salt: str
+from ....store import Namespace
 
 
 class Identity(NamedTuple):

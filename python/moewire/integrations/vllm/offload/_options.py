@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ....errors import InvalidArgument
-from ._client import CLIENT, Settings
+from ._client import Settings
 
 TRANSPORTS = ("auto", "tcp", "shmem")
 
@@ -26,7 +26,7 @@ class Options:
     max_backlog_bytes: int = 256 << 20
     enable_kv_events: bool = False
     locality: str | None = None
-    client: str = CLIENT
+    client: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -82,6 +82,10 @@ def _servers(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_name_or_none, value))
 
 
+def _callable_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and ":" in value)
+
+
 _NAME = (_name_or_none, "a text that is not empty, or null")
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "servers": (_servers, 'a list as ["127.0.0.1:9900"], or null'),
@@ -94,5 +98,5 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_backlog_bytes": _integer(0, 1 << 50),
     "enable_kv_events": (lambda value: isinstance(value, bool), "true, false"),
     "locality": _one_of(None, "LOCAL", "REMOTE"),
-    "client": (lambda value: isinstance(value, str) and ":" in value, '"module:callable"'),
+    "client": (_callable_or_none, '"module:callable", or null'),
 }

@@ -29,11 +29,12 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from ....errors import InvalidArgument
+from ....store import Namespace
 from ... import _engines
 from . import _client, _counts, _engine, _options
 from ._client import StoreClient
 from ._lookups import Lookups
-from ._namespace import Identity, Namespace, of_engine
+from ._namespace import Identity, of_engine
 from ._requests import Requests
 from ._touches import Touches
 from ._transfers import Ended, Transfers
