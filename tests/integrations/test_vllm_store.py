@@ -122,21 +122,62 @@ def test_engine_and_server_start_again(
     files = ("--storage", "file", "--path", str(tmp_path / "blocks"), "--capacity", "64MiB")
     with Served(tmp_path, *files) as server:
 
-        def live(timeout_us: int) -> Any:
-            given = {"servers": [server.address], "key_file": str(server.key)}
-            given |= {"type": "moewire", "timeout_us": timeout_us}
+        def live(timeout_us: int = PATIENT) -> Any:
+            given = real(server, timeout_us)
             return launch(vllm_server, "vllm_store_jobs.life", model, given)
 
-        first = live(PATIENT)
+        first = live()
         assert server.end() == 0
         server.start()
-        second = live(PATIENT)
+        second = live()
         assert first["ids"] == second["ids"] == alone["ids"]
         assert first["cached"] == [0] * len(jobs.LENGTHS)
         assert second["cached"] == [n * jobs.CHUNK for n in CHUNKS]
         server.stop()
         third = live(250_000)
         assert third["ids"] == alone["ids"] and third["cached"] == [0] * len(jobs.LENGTHS)
+
+
+def real(server: Served, timeout_us: int = PATIENT) -> dict[str, Any]:
+    """The tier's entry for a real server."""
+    where = {"servers": [server.address], "key_file": str(server.key)}
+    return {"type": "moewire", "timeout_us": timeout_us, **where}
+
+
+def test_a_server_that_is_struck_during_a_load_costs_one_deadline(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    """Stopped: what is under way waits for its deadline. Killed: not even that."""
+    files = ("--storage", "file", "--path", str(tmp_path / "blocks"), "--capacity", "64MiB")
+    with Served(tmp_path, *files) as server:
+        assert launch(vllm_server, "vllm_store_jobs.life", model, real(server))["ids"]
+        for name in ("SIGSTOP", "SIGKILL"):
+            server.go_on()
+            given = (model, real(server), server.process.pid, name)
+            answer = launch(vllm_server, "vllm_fault_jobs.life", *given)
+            assert answer["ids"] == alone["ids"] and answer["cached"] == [0] * len(CHUNKS)
+            assert answer["counts"]["lookup_hits"] == CHUNKS[0], "the first prompt's alone"
+            assert answer["counts"]["load_blocks"] == 0 and answer["servers"] == [None]
+            late, *later = answer["late"]
+            assert (late > 0) is (name == "SIGSTOP") and later == [late] * len(later)
+        assert answer["broken"]
+
+
+def test_a_store_that_is_too_small_has_room_for_the_newest(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    """It evicts while blocks are loaded and stored; two lives of this."""
+    with Served(tmp_path, "--capacity", "4MiB") as server:
+        lives = [launch(vllm_server, "vllm_store_jobs.life", model, real(server)) for _ in range(2)]
+        with server.client("another") as client:
+            (said,) = client.stats()["servers"].values()
+    assert [one["ids"] for one in lives] == [alone["ids"]] * 2
+    cached = lives[1]["cached"]
+    assert all(
+        n % jobs.CHUNK == 0 and n <= jobs.CHUNK * c for n, c in zip(cached, CHUNKS, strict=True)
+    )
+    assert sum(cached) < jobs.CHUNK * sum(CHUNKS)
+    assert said["store"]["num_blocks"] < sum(CHUNKS), said
 
 
 def test_a_full_store_takes_nothing_and_is_asked_all_the_same(

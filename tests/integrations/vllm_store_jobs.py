@@ -97,11 +97,21 @@ class _Log(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+def tier_of(llm: Any) -> Any:
+    """The engine's one secondary tier."""
+    (tier,) = _manager(llm).secondary_tiers
+    return tier
+
+
+def _manager(llm: Any) -> Any:
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    return scheduler.connector.connector_scheduler.manager
+
+
 def _of_tier(llm: Any) -> dict[str, Any]:
     """Once all that was to be stored is stored, or failed; a silent store leaves it open."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    manager = scheduler.connector.connector_scheduler.manager
-    (tier,) = manager.secondary_tiers
+    manager, tier = _manager(llm), tier_of(llm)
     end = time.monotonic() + 30
     while scheduler.has_requests() or manager.has_pending_work():
         llm.llm_engine.step()
