@@ -4,10 +4,11 @@
 PYTHON ?= python3
 VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
 
-.PHONY: help demo check test test-rest test-all test-long wheel kernels gpu-test gpu-bench lib lint format generate bench venv lock clean
+.PHONY: help demo demo-store check test test-rest test-all test-long wheel kernels gpu-test gpu-bench lib lint format generate bench venv lock clean
 
 help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
+	@echo 'make demo-store  vLLM and a block store, stopped and started again (3 GB, once)'
 	@echo 'make check   lint, the short tests, two processes: in three minutes'
 	@echo 'make test    what protects a user, each step timed: in ten minutes'
 	@echo 'make test-all   all that must hold: in forty minutes; test-rest: what test leaves of it'
@@ -26,6 +27,9 @@ help:
 demo:
 	@$(PYTHON) .ci/steps.py --quiet venv install
 	@$(VENV)/bin/moewire demo
+
+demo-store: lib
+	@$(PYTHON) examples/store_restart.py
 
 check test:
 	@$(PYTHON) .ci/steps.py $@

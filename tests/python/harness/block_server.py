@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,12 @@ def _variables() -> dict[str, str]:
     package = str(Path(sys.modules["moewire"].__file__ or "").parents[1])
     kept = {name: text for name, text in os.environ.items() if name not in _NO_KEYS}
     return {**kept, "PYTHONPATH": package}
+
+
+def free_port() -> int:
+    """One that no program of this host listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
