@@ -117,8 +117,10 @@ func (s *Store) victim(v *verdict) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		sealed := g.state == stateSealed && g.pending == 0 && g.refs.Load() == 0
-		if (sealed || g.state == stateFull) && (best == none || v.hotBytes[i] < v.hotBytes[best]) {
+		if g.pending > 0 || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
+			continue
+		}
+		if best == none || v.hotBytes[i] < v.hotBytes[best] {
 			best = i
 		}
 	}

@@ -60,9 +60,9 @@ func (w *world) free() int {
 	return w.s.numFree()
 }
 
-// TestNobodyWaitsForReclaiming: while the disk does not answer the goroutine that reclaims a segment, blocks of others are read,
+// TestReclaimingHoldsNoLock: while the disk does not answer the goroutine that reclaims a segment, blocks of others are read,
 // written and deleted.
-func TestNobodyWaitsForReclaiming(t *testing.T) {
+func TestReclaimingHoldsNoLock(t *testing.T) {
 	d := newDisk(1<<16, aheadSegments+8)
 	g := newGate(d, func(op string) bool { return op == "sync" && reclaims() })
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
@@ -80,6 +80,7 @@ func TestNobodyWaitsForReclaiming(t *testing.T) {
 			if w.free() <= forPut && !waited { // the segment that was opened is not filled before one is reclaimed
 				select {
 				case <-g.arrived:
+					return
 				case <-time.After(5 * time.Second):
 				}
 				waited = true
@@ -94,6 +95,29 @@ func TestNobodyWaitsForReclaiming(t *testing.T) {
 	ends(t, "a get", func() { require.Equal(t, payload(last, 1, 3000), w.get(last)) })
 	ends(t, "a delete", func() { require.True(t, w.delete(last)) })
 	ends(t, "the stats", func() { w.s.Stats() })
+}
+
+// TestPutsOfOtherKeys: while the disk does not answer the put of one key, others are written, whatever their hashes are.
+func TestPutsOfOtherKeys(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("first", "", nil)) // the segment is open
+	var slow atomic.Bool
+	slow.Store(true)
+	g := newGate(d, func(op string) bool { return op == "write" && slow.Swap(false) })
+	var writing sync.WaitGroup
+	one := w.another(1)
+	writing.Go(func() { require.NoError(t, one.put("slow", "", payload("slow", 1, 100))) })
+	<-g.arrived
+	ends(t, "a put", func() {
+		for i := range 300 {
+			require.NoError(t, w.put(fmt.Sprint("k", i%8, i), "", nil))
+			w.delete(fmt.Sprint("k", i%8, i))
+		}
+	})
+	g.open()
+	writing.Wait()
+	require.Equal(t, payload("slow", 1, 100), w.get("slow"))
 }
 
 // TestFlushesWaitTogether: calls of Flush that miss their deadline leave no goroutine behind, and one flush serves all that wait.
