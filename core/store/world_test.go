@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/store/record"
 	"github.com/moewire/moewire/core/store/tag"
@@ -109,9 +110,16 @@ func (w *world) accounts() {
 	st := w.s.Stats()
 	require.Equal(w.t, st.CapacityBytes, st.LiveBytes+st.DeadBytes+st.FreeBytes)
 	require.GreaterOrEqual(w.t, st.FreeBytes, int64(0))
-	blocks := int64(0)
-	for _, n := range st.Namespaces {
-		blocks += n.Blocks
+	want := map[NS][2]int64{}
+	w.s.index.Each(func(b *index.Block) {
+		n := want[NS(b.Namespace)]
+		want[NS(b.Namespace)] = [2]int64{n[0] + 1, n[1] + int64(b.PayloadBytes)}
+	})
+	total := int64(0)
+	for i := range st.Namespaces {
+		blocks, bytes := w.s.Usage(NS(i))
+		require.Equal(w.t, want[NS(i)], [2]int64{blocks, bytes})
+		total += blocks
 	}
-	require.EqualValues(w.t, st.NumBlocks, blocks)
+	require.EqualValues(w.t, st.NumBlocks, total)
 }
