@@ -12,7 +12,7 @@ from typing import Any
 
 from .._base.numbers import refuse
 from ..errors import InvalidArgument
-from . import _serve
+from . import _bench, _serve
 from ._client import Client
 from ._parts import Namespace
 
@@ -36,6 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     _reach(stat)
     stat.add_argument("--json", action="store_true", help="all counts, as JSON")
     _reach(commands.add_parser("check", help="store a block, read it and delete it again"))
+    bench = commands.add_parser(
+        "bench", help="time gets and puts, next to a plain socket and a plain copy"
+    )
+    _reach(bench)
+    _bench.arguments(bench)
     listing = commands.add_parser("list", help="print the keys of a namespace")
     _reach(listing)
     listing.add_argument("--namespace", required=True, help="its model")
@@ -60,9 +65,14 @@ def main(argv: Sequence[str]) -> int:
         The exit status: 0: done; 1: a server does not answer, or does not do what it should.
     """
     options = _parser().parse_args(argv)
-    return {"serve": _serve.main, "stat": _stat, "check": _check, "list": _list}[options.command](
-        options
-    )
+    commands = {
+        "serve": _serve.main,
+        "stat": _stat,
+        "check": _check,
+        "list": _list,
+        "bench": _bench.main,
+    }
+    return commands[options.command](options)
 
 
 def _client(options: argparse.Namespace, namespace: Namespace) -> Client:
