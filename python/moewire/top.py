@@ -1,8 +1,9 @@
-"""``moewire top``: the ranks that run on this machine, second by second, at no cost to them."""
+"""``moewire top``: ranks of this machine, second by second, at no cost to them; or servers."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -276,6 +277,20 @@ def _watch(options: argparse.Namespace) -> None:
             return
 
 
+def _watch_store(options: argparse.Namespace) -> None:
+    from .store import _top  # loads the library, which ranks are watched without
+
+    samples = _top.look(options.store or None, options.key_file, options.protection)
+    with contextlib.closing(samples):
+        for rows in _top.measure(samples, options.interval):
+            if options.json:
+                print(json.dumps(rows), flush=True)
+            else:
+                _print(_top.show(rows), options.once)
+            if options.once:
+                return
+
+
 def _print(text: str, once: bool) -> None:
     if once or not sys.stdout.isatty():
         print(text + "\n" * (not once), flush=True)
@@ -298,11 +313,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="measure one interval, then end")
     parser.add_argument("--json", action="store_true", help="one line of JSON per interval")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds; default 1")
+    parser.add_argument(
+        "--store",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="watch servers of blocks instead, several with commas (MOEWIRE_STORE_SERVERS)",
+    )
+    parser.add_argument("--key-file", help="with --store: the keys (default: MOEWIRE_KEY_FILE)")
+    parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
     options = parser.parse_args(argv)
     if not 0 < options.interval <= _MAX_INTERVAL_S:  # nor NaN
         parser.error(f"--interval: more than 0, at most {_MAX_INTERVAL_S}")
     try:
-        _watch(options)
+        (_watch if options.store is None else _watch_store)(options)
     except KeyboardInterrupt:
         print()
     return 0

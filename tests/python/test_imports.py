@@ -22,10 +22,10 @@ Graph = dict[str, set[str]]
 LAYERS = (
     "__main__ bench demo doctor",
     "cli deep_ep integrations",
-    "autograd compat",
+    "autograd compat top",
     "buffer",
     "_member fabric store",
-    "_config trace top",
+    "_config trace",
     "_cpu _cuda",
     "_ep",
     "_observe _rendezvous event handle",
