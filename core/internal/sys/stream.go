@@ -2,7 +2,34 @@
 
 package sys
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// StreamPair makes two connected unix stream sockets.
+func StreamPair() (a, b *FD, err error) {
+	defer holdForks().release()
+	if err := injected("socketpair"); err != nil {
+		return nil, nil, wrap("socketpair", err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, wrap("socketpair", err)
+	}
+	return newFD(pair[0]), newFD(pair[1]), nil
+}
+
+// File gives a descriptor to package os, also if it fails: fd is closed.
+func File(fd *FD) (*os.File, error) {
+	raw, err := unix.FcntlInt(uintptr(fd.Raw()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(wrap("fcntl F_DUPFD_CLOEXEC", err), fd.Close())
+	}
+	return os.NewFile(uintptr(raw), "socket"), fd.Close()
+}
 
 // Read takes what has come over a stream socket; ErrAgain when nothing has; 0
 // without an error at its end.

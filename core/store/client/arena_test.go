@@ -289,3 +289,18 @@ func TestForgottenLeases(t *testing.T) {
 	require.Equal(t, before.Mappings+1, sys.Stats().Mappings, "the server's own")
 	require.Eventually(t, func() bool { return srv.Stats().Clients == 0 }, patience, time.Millisecond)
 }
+
+// The session goes on over the socket that comes with the arena. Where the server has no room for that one it stays
+// where it is.
+func TestNearerSession(t *testing.T) {
+	for clients, network := range map[int]string{1: "tcp", 2: "unix"} {
+		srv, _ := shared(t, "", 8<<20, func(c *server.Config) { c.MaxClients = clients })
+		c := dial(t, one(srv), by(CarrierSHM))
+		require.Equal(t, network, c.peers[0].link.nc.RemoteAddr().Network())
+		require.Equal(t, "shm", carrier(c))
+		mustPut(t, c, "key", []byte("data"))
+		mustGet(t, c, "key", []byte("data"))
+		require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, patience, time.Millisecond)
+		require.NoError(t, c.Close())
+	}
+}

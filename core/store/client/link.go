@@ -34,6 +34,7 @@ type link struct {
 	invited    [32]byte    // the secret of share
 	view       *local.View // of the server's arena, if blocks are read there
 	arenaBytes uint64
+	near       net.Conn      // a shorter way to the server that has come with the view
 	hold       time.Duration // how long a lease lives at most, where there is a view
 
 	mu      sync.Mutex
@@ -74,21 +75,7 @@ func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	return l
 }
 
-// begin opens the namespace and gets the server's arena, before anything else is sent.
-func (l *link) begin(deadline time.Time) error {
-	if err := l.open(); err != nil {
-		return err
-	}
-	if err := l.share(deadline); err != nil {
-		return err
-	}
-	err := l.nc.SetDeadline(time.Time{})
-	if err != nil && l.view != nil {
-		err = errors.Join(err, l.view.Close())
-	}
-	return err
-}
-
+// open opens the namespace, before anything else is sent.
 func (l *link) open() error {
 	l.table = l.peer.client.cfg.Namespace.Append(l.table[:0])
 	status, reply, err := l.first(message.Open, message.OpenedBytes)
@@ -149,9 +136,7 @@ func (l *link) run() {
 		t.complete()
 	}
 	l.queue, l.running = nil, nil
-	if l.view != nil {
-		_ = l.view.Close()
-	}
+	l.closeView()
 }
 
 // complete ends a part whose memory is not used any more.

@@ -37,7 +37,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"shm by TCP once it fails", "fetch.go", "if l.peer.client.cfg.Carrier == CarrierSHM {", "if false {"},
 	{"another host latches", "share.go", "\tcase errors.Is(err, errElsewhere):\n\t\treturn nil\n", "\tcase errors.Is(err, errElsewhere):\n\t\tl.peer.latch(err)\n\t\treturn nil\n"},
 	{"a failure does not latch", "share.go", "\t\tl.peer.latch(err)\n", ""},
-	{"an arena outlives its link", "link.go", "_ = l.view.Close()", "_ = l.view"},
+	{"an arena outlives its link", "near.go", "_ = l.view.Close()", "_ = l.view"},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }
 

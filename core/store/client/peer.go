@@ -170,6 +170,23 @@ func (p *peer) try(ctx context.Context, deadline time.Time) (*link, error) {
 }
 
 func (p *peer) greet(nc net.Conn, deadline time.Time) (*link, error) {
+	l, err := p.session(nc, deadline)
+	if err == nil {
+		err = l.share(deadline)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l = l.nearer(deadline)
+	if err := l.nc.SetDeadline(time.Time{}); err != nil {
+		l.closeView()
+		return nil, errors.Join(err, l.nc.Close())
+	}
+	return l, nil
+}
+
+// session begins a session over a connection, and opens the namespace.
+func (p *peer) session(nc net.Conn, deadline time.Time) (*link, error) {
 	cfg := &p.client.cfg
 	session, err := stream.Handshake(nc, wire.RoleClient, wire.Config{
 		Keys: cfg.Keys, Protection: cfg.Protection, Ordered: true, MaxPayloadBytes: message.MaxPayloadBytes,
@@ -182,10 +199,7 @@ func (p *peer) greet(nc net.Conn, deadline time.Time) (*link, error) {
 	if err := nc.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	if err := l.begin(deadline); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return l, l.open()
 }
 
 // refusal tells a server that does not want this client from one that is gone.

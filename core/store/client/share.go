@@ -77,15 +77,18 @@ func (l *link) invite(deadline time.Time) error {
 	if err := shared.Decode(reply); err != nil {
 		return err
 	}
-	fd, err := invitation.Await(deadline)
+	fd, socket, err := invitation.Await(deadline)
 	if err != nil {
 		return noCarrier{err}
+	}
+	if l.near, err = local.Conn(socket); err != nil {
+		return noCarrier{errors.Join(err, fd.Close())}
 	}
 	l.arenaBytes = shared.ArenaBytes
 	l.hold = time.Duration(min(shared.HoldUs, 1<<32)) * time.Microsecond
 	l.view, err = local.NewView(fd, int64(shared.ArenaBytes), l.opened.Storage == storageMemory)
 	if err != nil {
-		return noCarrier{err}
+		return noCarrier{errors.Join(err, l.near.Close())}
 	}
 	return nil
 }

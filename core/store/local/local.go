@@ -5,7 +5,10 @@
 // to be authenticated here: who has said the name is, and who knows the secret has the session. The server waits for
 // nothing, and has no socket of its own that strangers could dial.
 //
-//	client: Invite ── name ──▶ server: Deliver ── secret, descriptor ──▶ client: Await, then NewView
+//	client: Invite ── name ──▶ server: Deliver ── secret, descriptors ──▶ client: Await, then NewView
+//
+// With the arena comes a socket that is connected to the server already. A session over it answers sooner than
+// one over TCP.
 //
 // Names are those of a network namespace: where the server finds no such name, the two are on different hosts, or
 // cannot see each other.
@@ -17,6 +20,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
@@ -24,6 +28,8 @@ import (
 
 // ErrElsewhere means that nobody waits under a name here: the client is on another host.
 var ErrElsewhere = errors.New("the client is not on this host")
+
+const numFDs = 2
 
 // strangers is how many connections may wait beside that of the server.
 const strangers = 8
@@ -49,47 +55,51 @@ func Invite(secret [32]byte) (*Invitation, error) {
 	return i, nil
 }
 
-// Await waits for the descriptor, which is the caller's. What is sent without the secret is closed.
-func (i *Invitation) Await(deadline time.Time) (*sys.FD, error) {
+// Await waits for the descriptors of the arena and of the socket, which are the caller's. What is sent without the secret is closed.
+func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error) {
 	for {
 		if _, err := sys.WaitReadable([]*sys.FD{i.listener}, deadline); err != nil {
-			return nil, fmt.Errorf("the server's descriptor has not come: %w", err)
+			return nil, nil, fmt.Errorf("the server's descriptors have not come: %w", err)
 		}
 		conn, err := sys.Accept(i.listener)
 		if errors.Is(err, sys.ErrAgain) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		fd, err := i.take(conn)
+		fds, err := i.take(conn)
 		_ = conn.Close()
-		if fd != nil || err != nil {
-			return fd, err
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case fds != nil:
+			return fds[0], fds[1], nil
 		}
 	}
 }
 
 // take takes what waits at a connection: the server has sent before it answers. nil: it is a stranger's.
-func (i *Invitation) take(conn *sys.FD) (*sys.FD, error) {
+func (i *Invitation) take(conn *sys.FD) ([]*sys.FD, error) {
 	var said [len(i.secret) + 1]byte
-	n, fds, err := sys.Receive(conn, said[:], 1)
+	n, fds, err := sys.Receive(conn, said[:], numFDs)
 	known := subtle.ConstantTimeCompare(said[:min(n, len(i.secret))], i.secret[:]) == 1
 	switch {
 	case sys.IsShortage(err) && known:
 		return nil, err
-	case err != nil || n != len(i.secret) || !known || len(fds) != 1:
+	case err != nil || n != len(i.secret) || !known || len(fds) != numFDs:
 		sys.CloseAll(fds...)
 		return nil, nil
 	}
-	return fds[0], nil
+	return fds, nil
 }
 
 // Close closes the socket. Idempotent.
 func (i *Invitation) Close() error { return i.listener.Close() }
 
-// Deliver sends a descriptor to a client, and keeps it: the client gets another one. It does not wait.
-func Deliver(name [16]byte, secret [32]byte, fd *sys.FD) error {
+// Deliver sends descriptors of the arena and of a socket to a client, and keeps them: the client gets others. It does
+// not wait.
+func Deliver(name [16]byte, secret [32]byte, arena, socket *sys.FD) error {
 	conn, err := sys.DialAbstract(socketName(name))
 	if errors.Is(err, sys.ErrNoListener) {
 		return ErrElsewhere
@@ -97,5 +107,15 @@ func Deliver(name [16]byte, secret [32]byte, fd *sys.FD) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(sys.Send(conn, secret[:], fd), conn.Close())
+	return errors.Join(sys.Send(conn, secret[:], arena, socket), conn.Close())
+}
+
+// Conn makes a connection of a socket, which it takes over, also if it fails.
+func Conn(socket *sys.FD) (net.Conn, error) {
+	f, err := sys.File(socket)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := net.FileConn(f)
+	return conn, errors.Join(err, f.Close())
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -30,16 +31,30 @@ func TestDescriptorArrives(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, i.Close()) }()
 	arena := arenaOf(t, 1<<20, "bytes")
-	require.NoError(t, Deliver(i.Name, [32]byte{1, 2, 3}, arena))
-	fd, err := i.Await(time.Now().Add(patience))
+	ours, theirs, err := sys.StreamPair()
 	require.NoError(t, err)
+	require.NoError(t, Deliver(i.Name, [32]byte{1, 2, 3}, arena, theirs))
+	require.NoError(t, theirs.Close())
+	fd, socket, err := i.Await(time.Now().Add(patience))
+	require.NoError(t, err)
+	near, err := Conn(socket)
+	require.NoError(t, err)
+	far, err := Conn(ours)
+	require.NoError(t, err)
+	_, err = far.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, far.Close())
+	heard, err := io.ReadAll(near)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(heard))
+	require.NoError(t, near.Close())
 	same, err := sys.SameFile(fd, arena)
 	require.NoError(t, err)
 	require.True(t, same)
 	require.NoError(t, fd.Close())
 	require.NoError(t, arena.Close())
 	require.NoError(t, i.Close())
-	require.ErrorIs(t, Deliver(i.Name, [32]byte{1, 2, 3}, nil), ErrElsewhere)
+	require.ErrorIs(t, Deliver(i.Name, [32]byte{1, 2, 3}, nil, nil), ErrElsewhere)
 }
 
 // Strangers that find the socket's name can have a client take nothing: without the secret, with several descriptors
@@ -50,7 +65,9 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, i.Close()) }()
 	wrong, right := arenaOf(t, 4096, "wrong"), arenaOf(t, 4096, "right")
-	defer sys.CloseAll(wrong, right)
+	ours, theirs, err := sys.StreamPair()
+	require.NoError(t, err)
+	defer sys.CloseAll(wrong, right, ours, theirs)
 	before := sys.Stats().OpenFDs
 	stranger := func(said []byte, fds ...*sys.FD) {
 		conn, err := sys.DialAbstract(socketName(i.Name))
@@ -62,22 +79,22 @@ func TestStrangers(t *testing.T) {
 	}
 	other := secret
 	other[31] ^= 1
-	stranger(other[:], wrong)
-	stranger(secret[:31], wrong)
-	stranger(append(secret[:], 0), wrong)
-	stranger(make([]byte, 5000), wrong)
+	stranger(other[:], wrong, wrong)
+	stranger(secret[:31], wrong, wrong)
+	stranger(make([]byte, 5000), wrong, wrong)
 	stranger(secret[:])
-	stranger(secret[:], wrong, wrong)
+	stranger(secret[:], wrong)
+	stranger(secret[:], wrong, wrong, wrong, wrong)
 	stranger(nil)
-	require.NoError(t, Deliver(i.Name, secret, right))
-	fd, err := i.Await(time.Now().Add(patience))
+	require.NoError(t, Deliver(i.Name, secret, right, theirs))
+	fd, socket, err := i.Await(time.Now().Add(patience))
 	require.NoError(t, err)
 	got := make([]byte, 5)
 	require.NoError(t, sys.ReadAt(fd, 0, got))
 	require.Equal(t, "right", string(got))
-	require.NoError(t, fd.Close())
+	sys.CloseAll(fd, socket)
 	require.Equal(t, before, sys.Stats().OpenFDs, "no descriptor of a stranger is left")
-	_, err = i.Await(time.Now().Add(10 * time.Millisecond))
+	_, _, err = i.Await(time.Now().Add(10 * time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 

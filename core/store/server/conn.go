@@ -79,7 +79,7 @@ func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{
-		server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
+		server: s, nc: nc, shared: near(nc), secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
 		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
 	}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})

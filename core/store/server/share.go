@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
@@ -27,11 +28,7 @@ func (c *conn) share(j *job) message.Status {
 	case c.shared: // descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes
 		return message.Quota
 	}
-	fd, err := arena.Share()
-	if err != nil {
-		return j.refusal(err)
-	}
-	err = errors.Join(local.Deliver([message.NameBytes]byte(j.in), c.invited, fd), fd.Close())
+	err := c.deliver(arena, [message.NameBytes]byte(j.in))
 	switch {
 	case errors.Is(err, local.ErrElsewhere):
 		return message.Miss
@@ -42,6 +39,34 @@ func (c *conn) share(j *job) message.Status {
 	said := message.Shared{ArenaBytes: uint64(arena.Size()), HoldUs: uint64(c.server.cfg.Hold / time.Microsecond)}
 	j.out = said.Append(j.out)
 	return message.OK
+}
+
+// deliver sends the arena, and a socket at whose other end there may be a session as over one that was accepted.
+func (c *conn) deliver(arena Arena, name [message.NameBytes]byte) error {
+	fd, err := arena.Share()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = fd.Close() }()
+	ours, theirs, err := sys.StreamPair()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(local.Deliver(name, c.invited, fd, theirs), theirs.Close())
+	if err != nil {
+		return errors.Join(err, ours.Close())
+	}
+	nc, err := local.Conn(ours)
+	if err == nil {
+		c.server.admit(nc)
+	}
+	return err
+}
+
+// near reports whether a connection is one that deliver has made: its client has the arena.
+func near(nc net.Conn) bool {
+	_, is := nc.(*net.UnixConn)
+	return is
 }
 
 // places answers a get with where blocks lie. Nothing keeps them there: the client makes the tag of what it has

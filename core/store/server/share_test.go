@@ -51,9 +51,9 @@ func TestShare(t *testing.T) {
 	var said message.Shared
 	require.NoError(t, said.Decode(reply))
 	require.Equal(t, message.Shared{ArenaBytes: arenaBytes, HoldUs: 60_000_000}, said)
-	fd, err := i.Await(time.Now().Add(20 * time.Second))
+	fd, socket, err := i.Await(time.Now().Add(20 * time.Second))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, fd.Close()) }()
+	defer sys.CloseAll(fd, socket)
 	data := []byte("a block where it lies")
 	r.mustPut("key", data)
 	placed := message.Request{NumKeys: 2, Flags: message.FlagPlace}
