@@ -90,8 +90,8 @@ func TestEndsWhileMoving(t *testing.T) {
 	}
 }
 
-// TestDeletedWhileCopied: a block is deleted and the delete flushed at each call of the disk while its segment is being
-// emptied. Neither a kill nor a power cut then brings it back.
+// TestDeletedWhileCopied: a block that stays and one that is evicted are deleted and the deletes flushed, at each call of the disk while their
+// segment is being emptied. Neither a kill nor a power cut then brings one back.
 func TestDeletedWhileCopied(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -100,6 +100,7 @@ func TestDeletedWhileCopied(t *testing.T) {
 	for at := 0; at < 24; at += step {
 		d := newDisk(1<<16, 8)
 		w := newWorld(t, testenv.Seed(t)+uint64(at), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+		require.NoError(t, w.put("cold", "", payload("cold", 1, 100)))
 		const hot = 3
 		for i := range hot {
 			key := fmt.Sprint("hot", i)
@@ -125,6 +126,7 @@ func (w *world) deleteDuringReclaim(d *disk, nth int) {
 			go func() {
 				defer close(deleting)
 				one.delete("hot1")
+				one.delete("cold")
 				require.NoError(w.t, w.flush())
 			}()
 		}
@@ -147,6 +149,10 @@ func (w *world) deleteDuringReclaim(d *disk, nth int) {
 		one := *w
 		one.open(image)
 		require.Nil(w.t, one.get("hot1"), "it was deleted and flushed before call %d", nth)
+		require.Nil(w.t, one.get("cold"), "it was evicted or deleted, and flushed, before call %d", nth)
+		for i := range 30 { // there is room to move blocks to
+			require.NoError(w.t, one.put(fmt.Sprint("later", i), "", payload("x", 1, 5000)))
+		}
 		one.s.stop()
 	}
 }

@@ -49,9 +49,10 @@ func (LRU) HotSince(each func(func(*index.Block)), bytes int64) uint64 {
 
 // verdict says what of all blocks stays, when one segment is reclaimed.
 type verdict struct {
-	pinned   map[record.Hash]bool
-	since    uint64  // stamps from here on are hot
-	hotBytes []int64 // of each segment
+	pinned      map[record.Hash]bool
+	since       uint64  // stamps from here on are hot
+	hotBytes    []int64 // of each segment
+	pinnedBytes []int64
 }
 
 // reclaim makes one segment free: the sealed one with the fewest hot bytes. These are written again, the rest is
@@ -65,7 +66,10 @@ func (s *Store) reclaim() bool {
 	v := s.judge()
 	s.mu.Lock()
 	at := s.victim(v)
-	done := at != none && (v.hotBytes[at] == 0 || s.canMove())
+	if at != none && v.hotBytes[at] > 0 && !s.canMove() {
+		at = s.victimWithoutMoves(v)
+	}
+	done := at != none
 	if done {
 		g := &s.segments[at]
 		g.state = stateEmptying
@@ -81,11 +85,14 @@ func (s *Store) reclaim() bool {
 
 // judge looks at all blocks.
 func (s *Store) judge() *verdict {
-	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments))}
+	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments)), pinnedBytes: make([]int64, len(s.segments))}
 	v.since = s.cfg.Policy.HotSince(s.index.Each, s.live.Load()*hotShare/8)
 	s.index.Each(func(b *index.Block) {
 		if s.isHot(b, v) {
 			v.hotBytes[b.Segment] += b.RecordBytes()
+		}
+		if v.pinned[b.Hash] {
+			v.pinnedBytes[b.Segment] += b.RecordBytes()
 		}
 	})
 	return v
@@ -128,6 +135,20 @@ func (s *Store) victim(v *verdict) int {
 		return none
 	}
 	return best
+}
+
+// victimWithoutMoves is for a store that has no segment left for blocks that are moved, as after a kill while one was being
+// emptied: it takes a segment that has no pinned blocks, and none of its blocks stays. A disk that cannot be written to must not
+// cost all blocks in this way.
+func (s *Store) victimWithoutMoves(v *verdict) int {
+	if s.has(stateLost) {
+		return none
+	}
+	v.since, v.hotBytes = ^uint64(0), v.pinnedBytes
+	if at := s.victim(v); at != none && v.hotBytes[at] == 0 {
+		return at
+	}
+	return none
 }
 
 // empty moves the hot blocks of a segment to the open one, then evicts the others. Where one of the former has no other place it

@@ -3,6 +3,8 @@ package store
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,4 +206,45 @@ func TestFullDiskKeepsThePinned(t *testing.T) {
 		key := fmt.Sprint("pinned", i)
 		require.Equal(t, payload(key, 1, 5000), w.get(key))
 	}
+}
+
+// TestMovesFail: where a block that is pinned cannot be moved, its segment stays as it is.
+func TestMovesFail(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("pinned", "", payload("pinned", 1, 5000)))
+	pinned := make([]bool, 1)
+	require.Equal(t, 1, w.s.Pin(w.ns, [][]byte{[]byte("pinned")}, time.Now().Add(time.Hour), pinned))
+	moves := 0
+	d.fails(func(op string) (float64, error) {
+		if op == "write" && strings.Contains(string(debug.Stack()), "copyRecord") {
+			moves++
+			return 0.5, errDisk
+		}
+		return 1, nil
+	})
+	for i := range 150 {
+		_ = w.put(fmt.Sprint("other", i), "", payload("x", 1, 5000))
+	}
+	require.NotZero(t, moves)
+	require.Equal(t, payload("pinned", 1, 5000), w.get("pinned"))
+	d.fails(nil)
+	w.fill(50)
+	require.Equal(t, payload("pinned", 1, 5000), w.get("pinned"))
+}
+
+// TestDeletedOfSealed: a block that was deleted in a segment with a footer does not exist in the next life.
+func TestDeletedOfSealed(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	for _, key := range []string{"a", "b", "c"} {
+		require.NoError(t, w.put(key, "", payload(key, 1, 100)))
+	}
+	require.NoError(t, w.s.sealAllOpen())
+	require.True(t, w.delete("b"))
+	image := d.killed()
+	w.s.stop()
+	w.open(image)
+	require.Equal(t, []bool{true, false, true}, []bool{w.has("a"), w.has("b"), w.has("c")})
+	require.Equal(t, 2, w.s.index.Len())
 }

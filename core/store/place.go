@@ -56,10 +56,10 @@ func (s *Store) takes(ns uint16, bytes int64, spare int) bool {
 	return s.open != none && !s.isForMoves(spare) && s.segments[s.open].fits(ns, bytes, s.medium.SegmentBytes())
 }
 
-// isForMoves reports whether a put leaves the open segment alone: blocks are being moved, and there is no other room for
-// them.
+// isForMoves reports whether a put leaves the open segment alone: there is no other room for blocks that are moved. While the
+// medium cannot write to all segments a put may have that room, unless blocks are being moved.
 func (s *Store) isForMoves(spare int) bool {
-	return spare != forMove && s.reclaiming && s.numFree() == 0
+	return spare != forMove && s.numFree() == 0 && (s.reclaiming || !s.has(stateLost))
 }
 
 // written takes back what place has added to pending.
@@ -114,7 +114,7 @@ func (s *Store) makeRoom(p *patience) bool {
 		p.reclaims--
 		return true
 	}
-	if !s.anyFull() {
+	if !s.has(stateFull) {
 		return s.reclaiming || s.numFree() > forPut
 	}
 	turned := s.turned

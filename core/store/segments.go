@@ -86,9 +86,9 @@ func (s *Store) freeSegment() int {
 	panic("store: no free segment")
 }
 
-func (s *Store) anyFull() bool {
+func (s *Store) has(what state) bool {
 	for i := range s.segments {
-		if s.segments[i].state == stateFull {
+		if s.segments[i].state == what {
 			return true
 		}
 	}
