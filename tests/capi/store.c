@@ -243,6 +243,7 @@ static void test_bad_configs(void)
 	BAD("there is no mode without keys", d.key_source = 0);
 	BAD("config->listen has \"\"", d.listen.num_bytes = 0);
 	BAD("config->listen has \"127.0.0.1\"", d.listen = TEXT("127.0.0.1"));
+	BAD("config->metrics has \"9901\"", d.metrics = TEXT("9901"));
 	BAD("config->storage is 0", d.storage = 0);
 	BAD("config->storage is 3", d.storage = 3);
 	BAD("config->path", d.path = TEXT("folder"));
@@ -256,6 +257,9 @@ static void test_bad_configs(void)
 #undef BAD
 	d = server_config();
 	d.listen = TEXT("192.0.2.1:0"); /* no address of this machine */
+	REFUSED(MW_ERR_SYSTEM, mw_store_serve(&d, &server));
+	d = server_config();
+	d.metrics = TEXT("192.0.2.1:0");
 	REFUSED(MW_ERR_SYSTEM, mw_store_serve(&d, &server));
 	CHECK(server.id == UNTOUCHED);
 }
@@ -277,6 +281,8 @@ static void test_ends(mw_store_t s, mw_store_server_t server)
 	STATUS(MW_OK, mw_store_server_log(server, log, sizeof log, &len));
 	INVALID("cap is 10", mw_store_server_log(server, log, 10, &len));
 	STATUS(MW_OK, mw_store_server_stats(server, NULL, 0, &len));
+	STATUS(MW_OK, mw_store_server_metrics(server, NULL, 0, &len));
+	CHECK(len == 0);
 	STATUS(MW_OK, mw_store_server_reload(server)); /* keys that are fixed stay */
 	INVALID("timeout_us is -2", mw_store_server_close(server, -2));
 	STATUS(MW_OK, mw_store_server_close(server, 1000000));

@@ -42,6 +42,11 @@ var mutations = []struct{ name, file, from, to string }{
 	{"strangers without end", "server.go", "if s.pending.Add(nc) {", "if false {"},
 	{"a drain ends what runs", "conn.go", "if !errors.Is(err, stream.ErrStopped) {", "if true {"},
 	{"a drain without a deadline", "server.go", "case <-time.After(time.Until(deadline)):", "case <-time.After(time.Hour):"},
+	{"hits are not counted", "get.go", "c.server.counters.Hits.Add(uint64(hits))", "_ = hits"},
+	{"answers have no times", "conn.go", "if err == nil && !began.IsZero() {", "if false {"},
+	{"a refused commit is no refused put", "counters.go", "r.code == message.Allocate || r.code == message.Commit", "r.code == message.Allocate"},
+	{"a line per refused client", "events.go", "if now.Before(r.next) {", "if false {"},
+	{"a line per refused put", "events.go", "now.Sub(s.last) < quiet", "false"},
 	{"an allocation per get", "get.go", "\tj.start()\n\tc.data = c.data[:0]\n\tbytes", "\tj.start()\n\tj.pieces = append([][]byte(nil), j.pieces...)\n\tbytes"},
 	{"an allocation per put", "put.go", "t := j.space.tagger\n", "t := j.space.tagger.Clone()\n"},
 }
