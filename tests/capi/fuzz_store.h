@@ -136,6 +136,14 @@ static mw_status_t call_store_other(void)
 	}
 }
 
+/* A copy of a struct with zeros behind it: its size may say more than it has. */
+static void *roomy(const void *from, size_t n)
+{
+	static unsigned char room[1 << 16];
+	memset(room, 0, sizeof room);
+	return memcpy(room, from, n);
+}
+
 /* The configurations are mostly wrong. If one is right, what it made is closed again. */
 static mw_status_t call_store_make(void)
 {
@@ -150,17 +158,17 @@ static mw_status_t call_store_make(void)
 		if (c.storage == MW_STORAGE_FILE)
 			c.storage = 0;
 		c.keys.num_bytes = below(c.keys.num_bytes + 1);
-		mw_status_t status = mw_store_serve(rarely(32) ? NULL : &c, rarely(32) ? NULL : &server);
+		mw_status_t status = mw_store_serve(rarely(32) ? NULL : roomy(&c, sizeof c), rarely(32) ? NULL : &server);
 		CHECK(status == MW_OK || server.id == UNTOUCHED);
 		if (status == MW_OK)
 			STATUS(MW_OK, mw_store_server_close(server, 5000000));
 		return status;
 	}
 	mw_store_config_t c = store_client_config();
-	uint32_t *numbers[] = {&c.size, &c.key_source, &c.num_requests, &c.protection};
+	uint32_t *numbers[] = {&c.size, &c.key_source, &c.num_requests, &c.protection, &c.transport};
 	*numbers[below(COUNT(numbers))] = (uint32_t)strange64();
 	c.keys.num_bytes = below(c.keys.num_bytes + 1);
-	mw_status_t status = mw_store_open(rarely(32) ? NULL : &c, rarely(32) ? NULL : &client);
+	mw_status_t status = mw_store_open(rarely(32) ? NULL : roomy(&c, sizeof c), rarely(32) ? NULL : &client);
 	CHECK(status == MW_OK || client.id == UNTOUCHED);
 	if (status == MW_OK)
 		STATUS(MW_OK, mw_store_close(client));
@@ -173,7 +181,8 @@ static mw_status_t call_store_server(void)
 	uint64_t len = UNTOUCHED, cap = rarely(4) ? below(sizeof text) : sizeof text;
 	mw_store_server_t s = rarely(16) ? (mw_store_server_t){some_id(&store_servers)} : store_server;
 	void *buf = rarely(64) ? NULL : text;
-	switch (below(5)) {
+	switch (below(6)) {
+	case 5: return mw_store_server_metrics(s, buf, cap, rarely(64) ? NULL : &len);
 	case 0: return mw_store_server_address(s, buf, cap, &len);
 	case 1: return mw_store_server_stats(s, buf, cap, rarely(64) ? NULL : &len);
 	case 2: return mw_store_server_log(s, buf, cap, &len);
