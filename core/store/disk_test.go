@@ -99,6 +99,7 @@ func (d *disk) Read(segment int, off int64, p []byte) error {
 
 func (d *disk) Sync(int) error {
 	d.begins("sync")
+	defer d.begins("synced")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("sync"); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
 )
 
 // TestTailsGoFirst: chains of blocks, some of them used again and again. What is left of a chain is its beginning,
@@ -247,4 +248,50 @@ func TestDeletedOfSealed(t *testing.T) {
 	w.open(image)
 	require.Equal(t, []bool{true, false, true}, []bool{w.has("a"), w.has("b"), w.has("c")})
 	require.Equal(t, 2, w.s.index.Len())
+}
+
+// TestTornPayload: a block of a segment without a footer whose payload is not whole is no block in the next life, nor later.
+func TestTornPayload(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("a", "", payload("a", 1, 3000)))
+	require.NoError(t, w.put("b", "", payload("b", 1, 3000)))
+	image := d.killed()
+	image.data[0][record.PageBytes+1000] ^= 1
+	w.s.stop()
+	for range 2 {
+		w.open(image)
+		require.Equal(t, []bool{false, true}, []bool{w.has("a"), w.has("b")})
+		image.data[0][record.PageBytes+1000] ^= 1
+		image = image.killed()
+		w.s.stop()
+	}
+	w.open(image)
+}
+
+// TestLaterRecordCounts: of two records of a key, as a kill leaves them while a segment is being emptied, the next life has the
+// one that was written later; once that is deleted there is none.
+func TestLaterRecordCounts(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		d := newDisk(1<<16, 8)
+		w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+		for version := range 3 {
+			require.NoError(t, w.put("a", "", payload("a", version, 100)))
+			if sealed {
+				require.NoError(t, w.s.sealAllOpen())
+			}
+			if version < 2 {
+				w.s.drop(w.s.secret.Hash(&w.digest, []byte("a")), anyBlock)
+			}
+		}
+		image := d.killed()
+		w.s.stop()
+		w.open(image)
+		require.Equal(t, payload("a", 2, 100), w.get("a"))
+		require.True(t, w.delete("a"))
+		image = image.killed()
+		w.s.stop()
+		w.open(image)
+		require.False(t, w.has("a"))
+	}
 }

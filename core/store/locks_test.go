@@ -145,3 +145,22 @@ func TestFlushesWaitTogether(t *testing.T) {
 	require.Empty(t, d.touched)
 	require.Less(t, w.s.Stats().Flushes, uint64(20))
 }
+
+// TestFlushIsForWhatCameBefore: a flush that runs already does not serve a call that came later.
+func TestFlushIsForWhatCameBefore(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	g := newGate(d, func(op string) bool { return op == "synced" })
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	defer g.open()
+	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
+	var first sync.WaitGroup
+	first.Go(func() { require.NoError(t, w.flush()) })
+	<-g.arrived
+	require.NoError(t, w.put("b", "", payload("b", 1, 100)))
+	later := w.s.flusher.join()
+	g.open()
+	<-later.done
+	require.NoError(t, later.err)
+	first.Wait()
+	require.Empty(t, d.touched)
+}

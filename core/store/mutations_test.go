@@ -1,0 +1,50 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// mutations are mistakes that are easy to make, each as an edit of one file.
+var mutations = []struct{ name, file, from, to string }{
+	{"deletes do not reach copies", "copies.go", "if c.num.Load() == 0 {", "if true {"},
+	{"evicted blocks leave no copy", "evict.go", "\ts.leaveCopy(b)\n", ""},
+	{"a move does not hold the disk", "move.go", "\tfrom.disk.Lock()\n\tdefer from.disk.Unlock()\n", "\t_ = from\n"},
+	{"a copy that lost its block stays", "move.go", "\t\ts.buryCopy(b, to)\n\t\treturn nil\n", "\t\treturn nil\n"},
+	{"a segment is emptied before what was moved is on the disk", "bury.go", "if err := s.medium.Sync(int(b.Segment)); err != nil {", "if err := error(nil); err != nil {"},
+	{"a deleted record stays", "bury.go", "off, nothing(b));", "off, nothing(b)[:0]);"},
+	{"a deleted block stays in the footer", "bury.go", "\terr := s.mark(g, b)\n", "\tvar err error\n"},
+	{"what is pinned is evicted", "evict.go", "\t\t\ts.keepAsItIs(at)\n\t\t\treturn false\n", "\t\t\tcontinue\n"},
+	{"a hot segment is moved for nothing", "evict.go", "if best != none && s.segments[best].state == stateFull {", "if false {"},
+	{"one lock for all keys", "write.go", "s.writing.lock(w.block.Hash)\n\t\tdefer s.writing.unlock(w.block.Hash)", "s.writing.lock(record.Hash{})\n\t\tdefer s.writing.unlock(record.Hash{})"},
+	{"two puts of a key", "write.go", "\t\ts.writing.lock(w.block.Hash)\n\t\tdefer s.writing.unlock(w.block.Hash)\n", ""},
+	{"a store without room for moves is full", "evict.go", "\tif s.has(stateLost) {\n", "\tif true {\n"},
+	{"nothing is reclaimed ahead", "keep.go", "len(s.segments) >= aheadSegments", "false"},
+	{"a flush serves those that came later", "flush.go", "\tr := f.next\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n", "\tr := f.next\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n\t\tf.mu.Lock()\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n"},
+	{"memory is given back while it is leased", "store.go", "g.refs.Load() != 0 || g.pending != 0", "g.pending != 0"},
+	{"memory is given back while it is written to", "store.go", "g.refs.Load() != 0 || g.pending != 0", "g.refs.Load() != 0"},
+	{"memory is never given back", "read.go", "== 0 && s.memory && s.over.Load()", "== 0 && false"},
+	{"a closed store lends", "read.go", "if found && s.over.Load() {", "if false {"},
+	{"what cannot be read was never written", "recover.go", "if errors.Is(err, io.ErrUnexpectedEOF) {", "if errors.Is(err, io.ErrUnexpectedEOF) || true {"},
+	{"what cannot be read comes back", "recover.go", "if s.medium.Write(at, off, make([]byte, record.PageBytes)) == nil {", "if true {"},
+	{"a block that is not whole is found", "recover.go", "tagger.Tag() == h.Tag", "true"},
+	{"the earlier record counts", "recover.go", "if seq <= than {", "if seq > than {"},
+	{"records behind a torn one are lost", "recover.go", "\t\t\toff += record.PageBytes\n\t\t\tcontinue\n\t\t}\n\t\tif err := s.found", "\t\t\tbreak\n\t\t}\n\t\tif err := s.found"},
+	{"the tail is written first", "seal.go", "footer[:tail]); err == nil {\n\t\terr = s.medium.Sync(at)", "footer[:tail]); err == nil {\n\t\terr = nil"},
+	{"a page reads without end", "list.go", "|| reads == listReads", ""},
+	{"a page walks without end", "list.go", "cursor, listBlocks,", "cursor, 1<<60,"},
+}
+
+// TestMutations builds this package with each mistake in turn, and wants the tests to notice. It takes minutes:
+// MOEWIRE_MUTATIONS=1 turns it on.
+func TestMutations(t *testing.T) {
+	var list []testenv.Mutation
+	for _, m := range mutations {
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: |fault",
+			Args: []string{"-timeout=2m", "-failfast"},
+		})
+	}
+	testenv.RunMutations(t, list)
+}
