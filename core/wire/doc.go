@@ -21,7 +21,6 @@
 //	head, _ := s.OpenHead(frame)                        // genuine, new and for us
 //	digest.Begin(&head); digest.Write(piece); ...; err := digest.Check()
 //
-// The format that signs headers only, without sessions, is Compat. Both are described
-// byte by byte in docs/wire.md. They share no keys: an attacker cannot make either side
-// use the weaker one.
+// Singles are for requests outside of sessions. docs/wire.md describes the formats byte by
+// byte. They share no keys, so that no frame of one is taken for one of another.
 package wire

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Version is the format's version, in the first byte of every header of a
-// strict frame. Compat frames have CompatVersion there.
+// Version is the format's version, in the first byte of every header.
 const Version = 2
 
 // Sizes of frames. docs/wire.md has the tables.
@@ -45,6 +44,7 @@ const (
 	kindRefusal                  // server: genuine, but no, and why
 	kindMessage                  // either, in a session
 	kindDatagram                 // either, outside of any
+	kindSingle                   // a request or its reply, outside of any
 )
 
 // Bits of the flags byte, offset 3 of every strict header.

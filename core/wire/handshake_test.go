@@ -105,7 +105,7 @@ var helloCases = []struct {
 	{name: "weaker protection", want: ErrProtection, answered: true, server: encrypting},
 	{name: "wants another", want: ErrPeer, answered: true, client: func(c *Config) { c.Peer = idB }},
 	{name: "is another", want: ErrPeer, answered: true, server: func(c *Config) { c.Peer = idA }},
-	{name: "older version", want: ErrVersion, answered: true, forge: func(b []byte) { b[0] = CompatVersion }},
+	{name: "older version", want: ErrVersion, answered: true, forge: func(b []byte) { b[0] = Version - 1 }},
 	{name: "newer version", want: ErrVersion, answered: true, forge: func(b []byte) { b[0] = Version + 1 }},
 	{name: "direction", want: ErrDirection, forge: func(b []byte) { b[3] = flagFromServer }},
 	{name: "kind", want: ErrKind, forge: func(b []byte) { b[1] = byte(kindMessage) }},

@@ -64,9 +64,9 @@ func TestWF6BadKeys(t *testing.T) {
 	require.Error(t, err)
 	_, err = NewKeyring(func() ([]byte, error) { return nil, os.ErrDeadlineExceeded })
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	_, err = NewCompat(Config{MaxPayloadBytes: 1})
+	_, err = NewSingles(Config{MaxPayloadBytes: 1}, idB, 6)
 	require.ErrorContains(t, err, "Keys")
-	_, err = NewCompat(Config{Keys: testKeys(t)})
+	_, err = NewSingles(Config{Keys: testKeys(t)}, idB, 6)
 	require.ErrorContains(t, err, "MaxPayloadBytes")
 }
 
@@ -77,7 +77,7 @@ func TestWF6NothingShowsKeys(t *testing.T) {
 	a, b := handshakes(t, config, config)
 	require.NoError(t, exchange(a, b))
 	s := a.Session()
-	compat := must1(NewCompat(config))
+	singles := must1(NewSingles(config, idB, 6))
 	within := struct {
 		Keys    *Keyring
 		keys    *Keyring
@@ -86,7 +86,7 @@ func TestWF6NothingShowsKeys(t *testing.T) {
 		hand    *Handshake
 	}{config.Keys, config.Keys, config, s, a}
 	secrets := shownForms(config.Keys.secret(7)[:])
-	for _, v := range []any{config.Keys, config, &config, s, a, b, compat, *compat, within, &within, s.NewDigest(), s.NewEncryptor(), s.NewDecryptor()} {
+	for _, v := range []any{config.Keys, config, &config, s, a, b, singles, within, &within, s.NewDigest(), s.NewEncryptor(), s.NewDecryptor()} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {
 			shown := fmt.Sprintf(verb, v)
 			for _, secret := range secrets {

@@ -26,18 +26,11 @@ const (
 // refuse a frame that was here before, as long as its time is accepted. Safe for
 // concurrent use.
 type Notary struct {
-	keys     *Keyring
 	counters *Counters
 	now      func() time.Time
 
-	mu    sync.Mutex
-	signs map[uint32]*datagramSigner // by key id
-}
-
-// datagramSigner is one key's, until a Reload changes the key.
-type datagramSigner struct {
-	*signer
-	of uint64 // the ring's reading
+	mu   sync.Mutex
+	ring ringSigners
 }
 
 // NewNotary uses of config Keys, Counters and Now. It follows a Reload: it
@@ -46,7 +39,7 @@ func NewNotary(config Config) (*Notary, error) {
 	if config.Keys == nil {
 		return nil, errors.New("wire: Config.Keys is nil; there is no mode without keys")
 	}
-	return &Notary{keys: config.Keys, counters: config.Counters, now: config.Now, signs: map[uint32]*datagramSigner{}}, nil
+	return &Notary{counters: config.Counters, now: config.Now, ring: newRingSigners(config.Keys, labelDatagram)}, nil
 }
 
 // Seal appends a frame that says datagram to dst. ErrLength if it is longer than
@@ -61,7 +54,7 @@ func (n *Notary) Seal(dst, datagram []byte) ([]byte, error) {
 	setLength(frame)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	id, sign := n.current()
+	id, sign := n.ring.current()
 	b := frame[LengthBytes:]
 	b[0], b[1], b[2], b[3] = Version, byte(kindDatagram), 0, 0
 	binary.LittleEndian.PutUint32(b[4:], id)
@@ -90,7 +83,7 @@ func (n *Notary) judge(frame []byte) Reason {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	id := binary.LittleEndian.Uint32(b[4:])
-	sign := n.signer(id)
+	sign := n.ring.signer(id)
 	switch {
 	case sign == nil:
 		return ErrKeyID
@@ -106,38 +99,6 @@ func (n *Notary) judge(frame []byte) Reason {
 		return ErrTime
 	}
 	return 0
-}
-
-// current is the signer of the ring's current key. A ring that is closed has none: then
-// the datagram is signed with a key that no process has. The caller holds mu.
-func (n *Notary) current() (id uint32, sign *signer) {
-	for range 4 { // it may be read anew in between
-		id = n.keys.Current()
-		if sign = n.signer(id); sign != nil {
-			return id, sign
-		}
-	}
-	return id, newSigner(nobodysKey()[:])
-}
-
-// signer is that of a key; nil if there is no such key. The caller holds mu.
-func (n *Notary) signer(id uint32) *signer {
-	reading := n.keys.readingNow()
-	if s := n.signs[id]; s != nil && s.of == reading {
-		return s.signer
-	}
-	secret := n.keys.secret(id)
-	if secret == nil {
-		delete(n.signs, id)
-		return nil
-	}
-	defer clear(secret[:])
-	s := &datagramSigner{newSigner(derive(secret, nil, labelDatagram, KeyBytes)), reading}
-	if len(n.signs) >= MaxNumKeys {
-		clear(n.signs) // of rings that were
-	}
-	n.signs[id] = s
-	return s.signer
 }
 
 // String does not show keys.

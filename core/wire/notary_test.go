@@ -199,6 +199,6 @@ func TestNotaryForgetsKeys(t *testing.T) {
 		require.NoError(t, err)
 		_, err = n.Open(frame)
 		require.NoError(t, err)
-		require.LessOrEqual(t, len(n.signs), MaxNumKeys)
+		require.LessOrEqual(t, len(n.ring.signs), MaxNumKeys)
 	}
 }

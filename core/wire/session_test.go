@@ -69,7 +69,7 @@ var badFrames = []struct {
 		return frame
 	}},
 	{"older version", ErrVersion, func(c, _ *Session, good, _ []byte) []byte {
-		return forge(c, good, func(b []byte) { b[0] = CompatVersion })
+		return forge(c, good, func(b []byte) { b[0] = Version - 1 })
 	}},
 	{"newer version", ErrVersion, func(c, _ *Session, good, _ []byte) []byte {
 		return forge(c, good, func(b []byte) { b[0] = Version + 1 })

@@ -20,7 +20,7 @@ type vectors struct {
 	Keyring    string
 	TimeNs     int64
 	Handshakes []handshakeVector
-	Compat     []compatVector
+	Singles    []singleVector
 	Datagrams  []datagramVector
 }
 
@@ -59,11 +59,17 @@ type messageVector struct {
 	WireSHA256   string
 }
 
-type compatVector struct {
+// singleVector is a single request or its reply; byte i of its payload is 7i+3 mod 256.
+type singleVector struct {
+	KeyID        uint32
 	Code         uint8
 	Reply        bool
-	PayloadBytes uint32
+	Status       uint16
+	Server       string
+	Client       string
 	Request      uint64
+	PayloadBytes int
+	Extra        string
 	Frame        string
 }
 
@@ -90,10 +96,8 @@ func makeVectors(t *testing.T) vectors {
 	for _, p := range []Protection{ProtectDigest, ProtectEncrypt} {
 		v.Handshakes = append(v.Handshakes, makeHandshake(t, p))
 	}
-	c := newCompat(t)
-	for _, head := range []CompatHead{{Code: 1}, {Code: 0xff, Reply: true, PayloadBytes: 4096, Request: 1<<63 + 5}} {
-		frame := must1(c.Seal(nil, head))
-		v.Compat = append(v.Compat, compatVector{head.Code, head.Reply, head.PayloadBytes, head.Request, hex.EncodeToString(frame)})
+	for _, size := range []int{0, 1, 333} {
+		v.Singles = append(v.Singles, makeSingle(t, size, false), makeSingle(t, size, true))
 	}
 	n := newNotary(t)
 	for _, size := range []int{0, 37, MaxDatagramBytes} {
@@ -162,6 +166,25 @@ func makeMessage(t *testing.T, s *Session, size int, apart uint32) messageVector
 		FromServer: server, Code: head.Code, Reply: head.Reply, Refused: head.Refused, Status: head.Status,
 		Request: head.Request, Seq: head.Seq, PayloadBytes: size, ApartBytes: head.ApartBytes, Extra: hex.EncodeToString(head.Extra),
 		Frame: hex.EncodeToString(frame), WireBytes: len(sent), WireSHA256: sha256Hex(sent),
+	}
+}
+
+func makeSingle(t *testing.T, size int, reply bool) singleVector {
+	s, payload := newSingles(t), patterned(size)
+	head := SingleHead{
+		Code: 0x20, Status: uint16(size), KeyID: 7, Server: idB, Client: idA, Request: 1<<40 + uint64(size), Extra: patterned(size % 50),
+		PayloadBytes: uint32(size), PayloadSHA256: sha256.Sum256(payload),
+	}
+	var frame []byte
+	if reply {
+		frame = must1(s.Seal(nil, &head, payload))
+	} else {
+		head.Status = 0
+		frame = asked(s, head)
+	}
+	return singleVector{
+		head.KeyID, head.Code, reply, head.Status, hex.EncodeToString(idB[:]), hex.EncodeToString(idA[:]), head.Request, size,
+		hex.EncodeToString(head.Extra), hex.EncodeToString(frame),
 	}
 }
 

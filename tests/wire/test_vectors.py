@@ -17,7 +17,7 @@ VECTORS = json.loads(
 )
 CHUNK_BYTES = 16384
 DIGEST, ENCRYPT = 1, 2
-HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE, DATAGRAM = 1, 2, 3, 4, 5, 6
+HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE, DATAGRAM, SINGLE = 1, 2, 3, 4, 5, 6, 7
 DECLINED = 16
 
 
@@ -140,12 +140,16 @@ def test_messages(shake: dict[str, Any]) -> None:
         assert hashlib.sha256(sent).hexdigest() == message["WireSHA256"]
 
 
-def test_compat() -> None:
-    key = next(iter(keyring().values()))
-    for frame in VECTORS["Compat"]:
-        header = struct.pack("<BBBB", 1, frame["Reply"], frame["Code"], 0)
-        header += struct.pack("<IQ", frame["PayloadBytes"], frame["Request"])
-        assert framed(key, header).hex() == frame["Frame"]
+def test_singles() -> None:
+    for single in VECTORS["Singles"]:
+        key = hkdf(keyring()[single["KeyID"]], b"", b"moewire 2 single", 32)
+        payload = bytes((7 * i + 3) % 256 for i in range(single["PayloadBytes"]))
+        header = struct.pack("<BBBBI", 2, SINGLE, single["Reply"], single["Code"], single["KeyID"])
+        header += bytes.fromhex(single["Server"] + single["Client"])
+        header += struct.pack("<Q", single["Request"]) + hashlib.sha256(payload).digest()
+        header += struct.pack("<IHH", len(payload), single["Status"], 0)
+        header += bytes.fromhex(single["Extra"])
+        assert framed(key, header).hex() == single["Frame"]
 
 
 def test_datagrams() -> None:

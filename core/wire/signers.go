@@ -1,0 +1,51 @@
+package wire
+
+// ringSigners are the signers of a ring's keys for one use. They follow a Reload. For one
+// goroutine at a time.
+type ringSigners struct {
+	keys  *Keyring
+	label string
+	signs map[uint32]*ringSigner // by key id
+}
+
+// ringSigner is one key's, until a Reload changes the key.
+type ringSigner struct {
+	*signer
+	of uint64 // the ring's reading
+}
+
+func newRingSigners(keys *Keyring, label string) ringSigners {
+	return ringSigners{keys: keys, label: label, signs: map[uint32]*ringSigner{}}
+}
+
+// current is the signer of the ring's current key. A ring that is closed has none: then
+// the frame is signed with a key that no process has.
+func (r *ringSigners) current() (id uint32, sign *signer) {
+	for range 4 { // it may be read anew in between
+		id = r.keys.Current()
+		if sign = r.signer(id); sign != nil {
+			return id, sign
+		}
+	}
+	return id, newSigner(nobodysKey()[:])
+}
+
+// signer is that of a key; nil if there is no such key.
+func (r *ringSigners) signer(id uint32) *signer {
+	reading := r.keys.readingNow()
+	if s := r.signs[id]; s != nil && s.of == reading {
+		return s.signer
+	}
+	secret := r.keys.secret(id)
+	if secret == nil {
+		delete(r.signs, id)
+		return nil
+	}
+	defer clear(secret[:])
+	s := &ringSigner{newSigner(derive(secret, nil, r.label, KeyBytes)), reading}
+	if len(r.signs) >= MaxNumKeys {
+		clear(r.signs) // of rings that were
+	}
+	r.signs[id] = s
+	return s.signer
+}
