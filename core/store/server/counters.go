@@ -26,6 +26,8 @@ type Counters struct {
 	BytesIn  metrics.Counter `json:"bytes_in" metric:"received_bytes_total" help:"Bytes of blocks that clients wrote."`
 	BytesOut metrics.Counter `json:"bytes_out" metric:"sent_bytes_total" help:"Bytes of blocks that clients were sent, or read where they lie."`
 
+	Singles metrics.Counter `json:"single_requests" metric:"single_requests_total" help:"Signed requests outside of sessions that were genuine."`
+
 	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many run as may."`
 	Expired      metrics.Counter `json:"expired" metric:"expired_handles_total" help:"Leases and unfinished blocks whose time was over."`
 	BadPuts      metrics.Counter `json:"bad_puts" metric:"integrity_failures_total,found=put" help:"Blocks whose bytes do not fit their tag."`

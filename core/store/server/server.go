@@ -27,6 +27,7 @@ type Config struct {
 	Addr       string
 	Keys       *wire.Keyring
 	Protection wire.Protection // digest
+	NoSingles  bool            // no single signed requests, only sessions
 
 	MaxClients int           // 256 connections
 	MaxPending int           // 64 connections of which nothing is known yet
@@ -88,6 +89,7 @@ type Server struct {
 	started  time.Time
 	counters Counters
 	refusals wire.Counters
+	signed   *wire.Singles // nil: none
 	ended    sync.WaitGroup
 
 	refused, crowded, starved, lost rare // events to be logged
@@ -95,6 +97,7 @@ type Server struct {
 	mu      sync.Mutex
 	pending accept.Pending[net.Conn]
 	conns   map[*conn]struct{}
+	singles map[*single]struct{}
 	closing bool
 	closed  chan struct{} // nothing new is taken
 	cut     chan struct{} // and nothing is waited for
@@ -106,7 +109,10 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.fill()
-	s := &Server{cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, closed: make(chan struct{}), cut: make(chan struct{})}
+	s := &Server{
+		cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, singles: map[*single]struct{}{},
+		closed: make(chan struct{}), cut: make(chan struct{}),
+	}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -131,7 +137,7 @@ func (s *Server) prepare() (err error) {
 		Guard: guard, Counters: &s.refusals, Now: s.cfg.Now, Blob: message.Hello(), Accept: s.accept,
 	}
 	_, _ = rand.Read(s.boot[:])
-	return nil
+	return s.prepareSingles()
 }
 
 // accept looks at the hello of a client that has the key.
@@ -193,7 +199,13 @@ func (s *Server) admit(nc net.Conn) {
 // welcome makes a session of a connection, and serves it until its end.
 func (s *Server) welcome(nc net.Conn) {
 	defer func() { _ = nc.Close() }()
-	session, err := stream.Handshake(nc, wire.RoleServer, s.wire, time.Now().Add(s.cfg.Handshake))
+	deadline := time.Now().Add(s.cfg.Handshake)
+	first, err := stream.First(nc, wire.SinglePrefixBytes, deadline)
+	if err == nil && s.signed != nil && wire.IsSingle(first) {
+		s.serveSingles(nc, first, deadline)
+		return
+	}
+	session, err := stream.HandshakeAfter(first, nc, wire.RoleServer, s.wire, deadline)
 	s.mu.Lock()
 	s.pending.Remove(nc)
 	full := len(s.conns) >= s.cfg.MaxClients
@@ -292,6 +304,11 @@ func (s *Server) shut() {
 	close(s.closed)
 	_ = s.listener.Close()
 	s.pending.Close()
+	for c := range s.singles {
+		if c.waits {
+			_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
 }
 
 // Close ends all connections and waits for them, but not for flushes: what the store has begun ends with the
@@ -302,6 +319,7 @@ func (s *Server) Close() {
 	for _, c := range s.all() {
 		_ = c.nc.Close()
 	}
+	s.closeSingles()
 	s.ended.Wait()
 }
 

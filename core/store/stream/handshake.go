@@ -3,6 +3,7 @@
 package stream
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -17,9 +18,25 @@ import (
 // a server ends.
 var ErrSilent = errors.New("the connection was ended during the handshake, as it is where keys differ")
 
+// First reads the first n bytes of a connection, from which its kind is known; fewer with an
+// error.
+func First(conn net.Conn, n int, deadline time.Time) ([]byte, error) {
+	if err := conn.SetReadDeadline(deadline); err != nil {
+		return nil, err
+	}
+	first := make([]byte, n)
+	n, err := io.ReadFull(conn, first)
+	return first[:n], err
+}
+
 // Handshake begins a session over a new connection, until the deadline. The caller owns the
 // connection and closes it upon an error.
 func Handshake(conn net.Conn, role wire.Role, config wire.Config, deadline time.Time) (*wire.Session, error) {
+	return HandshakeAfter(nil, conn, role, config, deadline)
+}
+
+// HandshakeAfter is Handshake where the first bytes were read already.
+func HandshakeAfter(first []byte, conn net.Conn, role wire.Role, config wire.Config, deadline time.Time) (*wire.Session, error) {
 	config.Apart = true // blocks have tags
 	h, err := wire.NewHandshake(role, config)
 	if err != nil {
@@ -29,13 +46,13 @@ func Handshake(conn net.Conn, role wire.Role, config wire.Config, deadline time.
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	if err := shake(conn, h); err != nil {
+	if err := shake(io.MultiReader(bytes.NewReader(first), conn), conn, h); err != nil {
 		return nil, err
 	}
 	return h.Session(), conn.SetDeadline(time.Time{})
 }
 
-func shake(conn net.Conn, h *wire.Handshake) error {
+func shake(from io.Reader, conn net.Conn, h *wire.Handshake) error {
 	if hello := h.Start(); hello != nil {
 		if _, err := conn.Write(hello); err != nil {
 			return fmt.Errorf("handshake: %w", err)
@@ -44,7 +61,7 @@ func shake(conn net.Conn, h *wire.Handshake) error {
 	var in [wire.MaxFrameBytes]byte
 	for heard := false; !h.Done(); heard = true {
 		n := min(h.Need(), len(in))
-		if _, err := io.ReadFull(conn, in[:n]); err != nil {
+		if _, err := io.ReadFull(from, in[:n]); err != nil {
 			return silent(err, heard)
 		}
 		_, out, err := h.Step(in[:n])
