@@ -107,6 +107,8 @@ func checkServer(c *C.mw_store_server_config_t) error {
 	if err := inRanges([]ranged{
 		{choice("storage", C.MW_STORAGE_MEMORY, C.MW_STORAGE_FILE), int64(c.storage)},
 		{choice("durability", 0, C.MW_DURABILITY_EACH), int64(c.durability)},
+		{choice("no_singles", 0, 1), int64(c.no_singles)},
+		{choice("reserved", 0, 0), int64(c.reserved)},
 		{choice("num_clients", 0, maxNumber), int64(c.num_clients)},
 		{choice("flush_every_us", 0, time.Hour.Microseconds()), int64(c.flush_every_us)},
 	}); err != nil {
@@ -146,7 +148,7 @@ func (o *serverObject) open(c *C.mw_store_server_config_t) error {
 	}
 	o.Server, err = server.Listen(server.Config{
 		Store: server.Of(o.store), Storage: uint8(c.storage), Arena: o.arena, Addr: listen, Keys: o.keys, Protection: protection,
-		MaxClients: int(c.num_clients), Stats: func() any { return o.store.Stats() }, Log: o.log.add,
+		NoSingles: c.no_singles == 1, MaxClients: int(c.num_clients), Stats: func() any { return o.store.Stats() }, Log: o.log.add,
 	})
 	if err != nil {
 		return errors.Join(err, o.store.Close())

@@ -218,6 +218,8 @@ typedef struct {
 	int64_t flush_every_us;  /* MW_DURABILITY_GROUP; 0: 20 ms */
 	uint64_t flush_bytes;    /* the same; 0: 64 MiB */
 	mw_bytes_t metrics;      /* "address:port" of GET /metrics over HTTP, which asks for no key; none: not served */
+	uint32_t no_singles;     /* 1: sessions only, no single signed requests */
+	uint32_t reserved;       /* 0 */
 } mw_store_server_config_t;
 
 /* Opens the storage and begins to serve. MW_ERR_BUSY: another server has the folder. */

@@ -578,6 +578,8 @@ class mw_store_server_config_t(Structure):
         ("flush_every_us", c_int64),
         ("flush_bytes", c_uint64),
         ("metrics", mw_bytes_t),
+        ("no_singles", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -36,6 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
     parser.add_argument(
+        "--signed",
+        choices=("on", "off"),
+        help="single signed requests, which are not encrypted (default: on without encrypt)",
+    )
+    parser.add_argument(
         "--durability", choices=tuple(DURABILITIES), default="group", help="with --storage file"
     )
 
@@ -79,6 +84,7 @@ def main(options: argparse.Namespace) -> int:
             protection=options.protection,
             durability=options.durability,
             metrics=options.metrics,
+            signed=options.signed and options.signed == "on",
         )
     except BaseException:
         if options.new_key:  # made a moment ago, and of no use

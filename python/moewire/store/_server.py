@@ -38,6 +38,8 @@ class Server:
         metrics: "address:port" of ``GET /metrics`` over HTTP, in the Prometheus text format. It
             asks for no key: whoever reaches it sees the numbers and the names of namespaces.
             None: it is not served.
+        signed: serve single signed requests too, of clients without Moewire. Their blocks are
+            not encrypted; None: not with ``protection="encrypt"``.
         durability: with "file", when a block is safe from a power cut: "group", after 20 ms;
             "none", when the kernel likes; "each", at once.
 
@@ -59,6 +61,7 @@ class Server:
         protection: Literal["digest", "encrypt"] = "digest",
         durability: Literal["group", "none", "each"] = "group",
         metrics: str | None = None,
+        signed: bool | None = None,
     ) -> None:
         self._closed = True  # until it is open
         if storage not in STORAGES:
@@ -77,6 +80,7 @@ class Server:
             storage=STORAGES[storage],
             durability=DURABILITIES[durability],
             protection=protection_of(protection),
+            no_singles=not (protection == "digest" if signed is None else signed),
             capacity_bytes=integer("capacity_bytes", capacity_bytes, 1, (1 << 63) - 1),
         )
         given = {"listen": listen.encode(), "keys": key_file_of(key_file)}
