@@ -21,6 +21,7 @@ static void before_fork(void)
 {
 	struct timespec pause = {0, 50 * 1000};
 	__atomic_add_fetch(&mwi_fork_table.forking, 1, __ATOMIC_SEQ_CST);
+	__atomic_add_fetch(&mwi_fork_table.forks, 1, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < 200 && __atomic_load_n(&mwi_fork_table.making, __ATOMIC_SEQ_CST) != 0; i++)
 		nanosleep(&pause, NULL);
 }

@@ -17,6 +17,7 @@ extern uint64_t mwi_event_count;
 #define MWI_FORK_WORDS (1 << 14)
 struct mwi_fork_table {
 	uint32_t making, forking; /* threads that make or close a socket, and threads that fork */
+	uint32_t forks, unused;   /* forks that have begun, ever */
 	uint64_t held[MWI_FORK_WORDS]; /* one bit per descriptor number */
 };
 extern struct mwi_fork_table mwi_fork_table;

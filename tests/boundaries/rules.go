@@ -70,7 +70,7 @@ var layers = []layer{
 	{"core/store/message", []string{"core/store/tag"}},
 	{"core/store/stream", []string{"core/wire"}},
 	{"core/store/local", []string{"core/internal/sys"}},
-	{"core/store/metrics", []string{"core/internal/safego"}},
+	{"core/store/metrics", []string{"core/internal/safego", "core/internal/sys"}},
 	{"core/store/server", []string{
 		"core/internal/accept", "core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
 		"core/store", "core/store/tag", "core/store/message", "core/store/stream", "core/store/local",

@@ -21,6 +21,8 @@ const maxInherited = 1 << 20
 type ForkTable struct {
 	making  atomic.Uint32 // threads that make a socket and note it, or drop one and close it
 	forking atomic.Uint32 // threads that fork
+	forks   atomic.Uint32 // that have begun, ever
+	_       uint32
 	held    [maxInherited / 64]atomic.Uint64
 }
 
@@ -32,6 +34,14 @@ var unwatched ForkTable
 // SetForkTable makes the table of the process's fork handler known, once, before
 // any descriptor is made.
 func SetForkTable(t *ForkTable) { forkTable.Store(t) }
+
+// numForks is how many forks have begun.
+func numForks() uint32 {
+	if t := forkTable.Load(); t != nil {
+		return t.forks.Load()
+	}
+	return 0
+}
 
 // noteFD has forked children close a descriptor.
 func noteFD(raw int) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/wire"
@@ -18,8 +19,7 @@ import (
 type Conn = net.Conn
 
 func dialTCP(ctx context.Context, addr string) (Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
+	return sys.DialNet(ctx, addr)
 }
 
 // peer is one server. Its breaker is closed while it has a link; else what is asked of it is

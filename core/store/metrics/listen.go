@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/sys"
 )
 
 // MaxConns is how many connections a listener has at a time. One more is closed at once.
@@ -40,7 +41,7 @@ type Listener struct {
 
 // Listen begins to serve at "host:port" what text returns. report (may be nil) is told if serving ends by itself.
 func Listen(addr string, text func() []byte, report func(line string)) (*Listener, error) {
-	to, err := net.Listen("tcp", addr)
+	to, err := sys.ListenNet(addr)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/moewire/moewire/core/internal/accept"
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/wire"
@@ -116,7 +117,7 @@ func Listen(cfg Config) (*Server, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", cfg.Addr)
+	listener, err := sys.ListenNet(cfg.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
