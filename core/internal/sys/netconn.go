@@ -4,6 +4,7 @@ package sys
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -15,6 +16,17 @@ import (
 // both processes have ended.
 type Conn struct {
 	*net.TCPConn
+	noted
+}
+
+// UnixConn is the same over a unix socket.
+type UnixConn struct {
+	*net.UnixConn
+	noted
+}
+
+// noted is a descriptor in the table, which is closed once.
+type noted struct {
 	raw  int
 	once sync.Once
 	err  error
@@ -56,7 +68,7 @@ func noteConn(nc *net.TCPConn) (*Conn, error) {
 		return nil, err
 	}
 	noteFD(raw)
-	return &Conn{TCPConn: nc, raw: raw}, nil
+	return &Conn{nc, noted{raw: raw}}, nil
 }
 
 func rawOf(nc syscall.Conn) (raw int, err error) {
@@ -68,21 +80,50 @@ func rawOf(nc syscall.Conn) (raw int, err error) {
 	return raw, err
 }
 
+// UnixNet makes a connection of a unix socket, which it takes over, also if it fails.
+func UnixNet(fd *FD) (*UnixConn, error) {
+	f, err := File(fd)
+	if err != nil {
+		return nil, err
+	}
+	defer holdForks().release()
+	nc, err := net.FileConn(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	conn, is := nc.(*net.UnixConn)
+	if !is {
+		return nil, errors.Join(errors.New("no unix socket"), nc.Close())
+	}
+	raw, err := rawOf(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	noteFD(raw)
+	return &UnixConn{conn, noted{raw: raw}}, nil
+}
+
 // Close ends the connection for both sides, also where a child has a copy of it. Idempotent.
-func (c *Conn) Close() error {
-	c.once.Do(func() {
-		_ = c.CloseWrite()
-		c.err = closeNoted(c.raw, func(int) error { return c.TCPConn.Close() })
+func (c *Conn) Close() error { return c.end(c.TCPConn) }
+
+// Close is that of a Conn.
+func (c *UnixConn) Close() error { return c.end(c.UnixConn) }
+
+func (n *noted) end(conn interface {
+	CloseWrite() error
+	Close() error
+}) error {
+	n.once.Do(func() {
+		_ = conn.CloseWrite()
+		n.err = closeNoted(n.raw, func(int) error { return conn.Close() })
 	})
-	return c.err
+	return n.err
 }
 
 // Listener is a listener of package net that a forked child closes, and so the connections that it gives.
 type Listener struct {
 	*net.TCPListener
-	raw  int
-	once sync.Once
-	err  error
+	noted
 }
 
 // ListenNet listens.
@@ -99,7 +140,7 @@ func ListenNet(addr string) (*Listener, error) {
 		return nil, err
 	}
 	noteFD(raw)
-	return &Listener{TCPListener: l, raw: raw}, nil
+	return &Listener{l, noted{raw: raw}}, nil
 }
 
 // Accept waits for a connection, which is a Conn.

@@ -72,6 +72,15 @@ func TestConnsAreNoted(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "forked")
 
+	a, b, err := StreamPair()
+	require.NoError(t, err)
+	unix, err := UnixNet(a)
+	require.NoError(t, err)
+	require.True(t, held(unix.raw))
+	require.NoError(t, unix.Close())
+	require.False(t, held(unix.raw))
+	require.NoError(t, b.Close())
+
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
 	require.False(t, held(l.raw))

@@ -112,10 +112,9 @@ func Deliver(name [16]byte, secret [32]byte, arena, socket *sys.FD) error {
 
 // Conn makes a connection of a socket, which it takes over, also if it fails.
 func Conn(socket *sys.FD) (net.Conn, error) {
-	f, err := sys.File(socket)
+	conn, err := sys.UnixNet(socket)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := net.FileConn(f)
-	return conn, errors.Join(err, f.Close())
+	return conn, nil
 }

@@ -65,7 +65,7 @@ func (c *conn) deliver(arena Arena, name [message.NameBytes]byte) error {
 
 // near reports whether a connection is one that deliver has made: its client has the arena.
 func near(nc net.Conn) bool {
-	_, is := nc.(*net.UnixConn)
+	_, is := nc.(*sys.UnixConn)
 	return is
 }
 
