@@ -1,13 +1,9 @@
 package metrics
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -18,110 +14,115 @@ import (
 // MaxConns is how many connections a listener has at a time. One more is closed at once.
 const MaxConns = 16
 
-// ContentType is that of the text.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
-
 const (
 	readTime  = 5 * time.Second  // for a request
 	writeTime = 10 * time.Second // for its answer
-	idleTime  = time.Minute      // between requests of a connection
 	endTime   = time.Second      // that Close leaves answers
-	mostHead  = 8 << 10          // bytes of a request
+	pauseTime = 100 * time.Millisecond
 )
 
-// Listener serves GET /metrics over HTTP. It asks for no key: whoever reaches the address sees the numbers and the names of
-// namespaces. Safe for concurrent use.
+// Listener serves GET /metrics over HTTP/1.1, one request for each connection. It asks for no key: whoever reaches
+// the address sees the numbers and the names of namespaces. Safe for concurrent use. It is not
+// made of net/http, which would be a quarter of the library that programs load.
 type Listener struct {
 	listener net.Listener
-	http     http.Server
-	ended    chan struct{}
-	once     sync.Once
+	text     func() []byte
+	report   func(line string)
+	ended    sync.WaitGroup
 	one      sync.Mutex // of several that ask, one is answered at a time
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
 }
 
-// Listen begins to serve at "host:port" what text returns. report (may be nil) is told if serving ends by itself.
+// Listen begins to serve at "host:port" what text returns. report (may be nil) is told of connections that the system does
+// not give, and of defects.
 func Listen(addr string, text func() []byte, report func(line string)) (*Listener, error) {
 	to, err := sys.ListenNet(addr)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	l := &Listener{listener: to, ended: make(chan struct{})}
-	routes := http.NewServeMux()
-	routes.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { l.answer(w, text) })
-	l.http = http.Server{
-		Handler: routes, ReadTimeout: readTime, ReadHeaderTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: mostHead, ErrorLog: log.New(io.Discard, "", 0),
+	if report == nil {
+		report = func(string) {}
 	}
-	safego.Go("store: metrics", func() {
-		defer close(l.ended)
-		err := l.http.Serve(&bounded{Listener: to, free: make(chan struct{}, MaxConns)})
-		if report != nil && !errors.Is(err, http.ErrServerClosed) {
-			report(fmt.Sprintf("metrics are served no more: %v", err))
-		}
-	}, func(err error) {
-		if report != nil {
-			report(err.Error())
-		}
-	})
+	l := &Listener{listener: to, text: text, report: report, conns: map[net.Conn]struct{}{}}
+	l.start(l.take)
 	return l, nil
 }
 
-func (l *Listener) answer(w http.ResponseWriter, text func() []byte) {
-	w.Header().Set("Content-Type", ContentType)
-	_, _ = w.Write(l.now(text))
+func (l *Listener) start(f func()) {
+	l.ended.Add(1)
+	safego.Go("store: metrics", func() {
+		defer l.ended.Done()
+		f()
+	}, func(err error) { l.report(err.Error()) })
 }
 
-func (l *Listener) now(text func() []byte) []byte {
+// take takes connections. A want of descriptors is told once, and waited for.
+func (l *Listener) take() {
+	for said := false; ; {
+		c, err := l.listener.Accept()
+		switch {
+		case err == nil:
+			said = false
+			l.admit(c)
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		case !said:
+			l.report(fmt.Sprintf("metrics: connections cannot be taken: %v", err))
+		}
+		said = true
+		time.Sleep(pauseTime)
+	}
+}
+
+// admit answers a connection, or closes it if there are too many.
+func (l *Listener) admit(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.conns) == MaxConns {
+		_ = c.Close()
+		return
+	}
+	now := time.Now()
+	_ = c.SetReadDeadline(now.Add(readTime))
+	_ = c.SetWriteDeadline(now.Add(readTime + writeTime))
+	l.conns[c] = struct{}{}
+	l.start(func() {
+		defer l.leave(c)
+		l.answer(c)
+	})
+}
+
+func (l *Listener) leave(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = c.Close()
+	delete(l.conns, c)
+}
+
+func (l *Listener) now() []byte {
 	l.one.Lock()
 	defer l.one.Unlock()
-	return text()
+	return l.text()
 }
 
 // Addr is where it listens.
 func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
-// Close ends all connections, after a second those that are being answered, too. Idempotent.
+// Close ends all connections, those that are being answered after a second. Idempotent.
 func (l *Listener) Close() {
-	l.once.Do(func() {
-		until, cancel := context.WithTimeout(context.Background(), endTime)
-		defer cancel()
-		_ = l.http.Shutdown(until)
-		_ = l.http.Close()
-	})
-	<-l.ended
-}
-
-// bounded is a listener that has a bounded number of connections.
-type bounded struct {
-	net.Listener
-	free chan struct{} // has one for each connection
-}
-
-// Accept takes a connection; it closes those that are too many.
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case b.free <- struct{}{}:
-			return &counted{Conn: c, free: b.free}, nil
-		default:
-			_ = c.Close()
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		_ = l.listener.Close()
+		for c := range l.conns {
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+			_ = c.SetWriteDeadline(time.Now().Add(endTime))
 		}
 	}
-}
-
-type counted struct {
-	net.Conn
-	free chan struct{}
-	once sync.Once
-}
-
-// Close closes the connection and gives its place back.
-func (c *counted) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(func() { <-c.free })
-	return err
+	l.mu.Unlock()
+	l.ended.Wait()
 }

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -64,9 +65,9 @@ func TestListen(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	l := listen(t)
 	var idle []net.Conn
-	for range MaxConns {
+	for n := range MaxConns {
 		idle = append(idle, dial(t, l))
-		require.True(t, answers(idle[len(idle)-1]))
+		require.Eventually(t, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.conns) == n+1 }, 20*time.Second, time.Millisecond)
 	}
 	require.False(t, answers(dial(t, l)))
 	require.NoError(t, idle[0].Close())
@@ -120,16 +121,45 @@ func TestClose(t *testing.T) {
 
 // A request whose text panics ends its connection, and nothing else.
 func TestPanic(t *testing.T) {
-	first := true
+	first, said := true, make(chan string, 1)
 	l, err := Listen("127.0.0.1:0", func() []byte {
 		if first {
 			first = false
 			panic("first")
 		}
 		return nil
-	}, func(line string) { t.Error(line) })
+	}, func(line string) { said <- line })
 	require.NoError(t, err)
 	defer l.Close()
 	require.False(t, answers(dial(t, l)))
+	require.Contains(t, <-said, "first")
 	require.True(t, answers(dial(t, l)))
+}
+
+// What is no request of HTTP/1 is told so.
+func TestMalformed(t *testing.T) {
+	for _, text := range []string{"GET /metrics\r\n\r\n", "GET /metrics HTTP/2\r\n\r\n", "\r\n\r\n", "GET  /metrics HTTP/1.1\n\n", "\x16\x03\x01\n\n"} {
+		c := dial(t, listen(t))
+		_, err := io.WriteString(c, text)
+		require.NoError(t, err)
+		reply, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		require.Equal(t, 400, reply.StatusCode, "%q", text)
+	}
+}
+
+// FuzzRequest: what is taken for a request is one for net/http, too, with the same path.
+func FuzzRequest(f *testing.F) {
+	f.Add([]byte("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"))
+	f.Add([]byte("HEAD /a?b=c HTTP/1.0\n\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		method, path, err := readRequest(bytes.NewReader(data))
+		if err != nil || path != "/metrics" || method != "GET" {
+			return
+		}
+		if request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(data))); err == nil {
+			require.Equal(t, "/metrics", request.URL.Path)
+			require.Equal(t, "GET", request.Method)
+		}
+	})
 }
