@@ -71,7 +71,7 @@ func (l *Listener) answer(c net.Conn) {
 
 // linger reads what a client still sends: a connection that is closed before that loses the answer.
 func linger(c net.Conn) {
-	if tcp, is := c.(*net.TCPConn); is && tcp.CloseWrite() == nil {
+	if half, is := c.(interface{ CloseWrite() error }); is && half.CloseWrite() == nil {
 		_, _ = io.CopyN(io.Discard, c, mostLinger)
 	}
 }
