@@ -72,8 +72,9 @@ type Head struct {
 	// Seal sets it.
 	PayloadBytes int64
 	// ApartBytes is how many bytes at the end of the payload the digest does not cover: they
-	// have a check of their own, in the part that it does cover. Only in sessions with
-	// Config.Apart. Under ProtectEncrypt everything is covered, and Seal sets it to 0.
+	// have a check of their own, which is in the header (Extra) or in the part that the digest
+	// does cover. Only in sessions with Config.Apart. Under ProtectEncrypt everything is
+	// covered, and Seal sets it to 0.
 	ApartBytes uint32
 	// Extra travels in the header, authenticated before anything else of the
 	// message is believed: where a payload goes, for instance. At most

@@ -49,7 +49,7 @@ type Config struct {
 	// may come up to WindowNum late, once each.
 	Ordered bool
 	// Apart lets payloads have an end that the digest does not cover (Head.ApartBytes). For
-	// protocols with checks of their own that nobody without a key can make.
+	// protocols with checks of their own, under a key that the protocol answers for.
 	Apart bool
 	// MaxPayloadBytes bounds payloads, both ways. Needed.
 	MaxPayloadBytes int64

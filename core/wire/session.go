@@ -219,7 +219,8 @@ func (s *Session) judge(b []byte) Reason {
 	return 0
 }
 
-// mayLeave reports whether the digest may leave out what a genuine header says.
+// mayLeave reports whether a genuine header leaves out of its digest what this session allows: nothing, or under
+// Config.Apart and ProtectDigest an end of the payload.
 func (s *Session) mayLeave(b []byte) bool {
 	apart, total := binary.LittleEndian.Uint32(b[44:]), binary.LittleEndian.Uint64(b[32:])
 	return apart == 0 || s.apart && s.protection == ProtectDigest && uint64(apart) <= total

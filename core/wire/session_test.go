@@ -392,7 +392,29 @@ func TestApart(t *testing.T) {
 	_, err = client.Seal(nil, &Head{Code: 1, ApartBytes: 10}, make([]byte, 9))
 	require.ErrorIs(t, err, ErrLength)
 
-	without, _, _ := shakeHands(t, testConfig(t), testConfig(t))
-	_, err = without.Seal(nil, &Head{Code: 1, ApartBytes: 1}, make([]byte, 9))
+	_, err = client.Seal(nil, &Head{Code: 1, ApartBytes: 1}, make([]byte, 9))
+	require.NoError(t, err)
+}
+
+// A session that was not told of it, or that encrypts, takes no genuine header that leaves something out, and
+// makes none.
+func TestApartIsNotForAll(t *testing.T) {
+	without := func(*Config) {}
+	encrypting := func(c *Config) { c.Apart, c.Protection = true, ProtectEncrypt }
+	for what, change := range map[string]func(*Config){"without": without, "encrypting": encrypting} {
+		client, server := sessions(t, change)
+		good := sealed(t, client, Head{Code: 1}, make([]byte, 9))
+		for _, apart := range []byte{1, 8, 9} {
+			refused(t, server, forge(client, good, func(b []byte) { b[44] = apart }), ErrField)
+		}
+		_, err := server.OpenHead(good)
+		require.NoError(t, err, what)
+	}
+	client, _ := sessions(t, without)
+	_, err := client.Seal(nil, &Head{Code: 1, ApartBytes: 1}, make([]byte, 9))
 	require.ErrorIs(t, err, ErrField)
+	client, server := sessions(t, encrypting)
+	head, err := server.OpenHead(sealed(t, client, Head{Code: 1, ApartBytes: 9}, make([]byte, 9)))
+	require.NoError(t, err)
+	require.Zero(t, head.ApartBytes, "all of it is encrypted")
 }
