@@ -3,15 +3,17 @@
 // medium and nothing on the way makes another one, so that a bit that flips anywhere, and
 // a block that stands in another one's place, are noticed where the bytes are used.
 //
-// The key of tags is a store's own. Its clients get it in their sessions, so that nobody else
-// can make a tag: that is why sessions need no second check of a block's bytes.
-// docs/wire.md has the format.
+// The key of tags is a store's own, for its life. All its clients get it in their sessions. It
+// keeps out whoever never was a client, so that sessions make no second check of a block's
+// bytes; it does not keep out one that was. docs/wire.md has the format, and says what follows.
 package tag
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"hash"
+	"io"
 
 	"github.com/moewire/moewire/core/internal/gmac"
 )
@@ -37,11 +39,8 @@ type Tag [Bytes]byte
 // Key is what tags are made with; a store's server and clients have it. It is not printed.
 type Key [32]byte
 
-// String does not show the key.
-func (Key) String() string { return "tag.Key" }
-
-// GoString does not show the key.
-func (Key) GoString() string { return "tag.Key" }
+// Format never shows a key, whatever the verb.
+func (Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "tag.Key") }
 
 // Mask hides a key on its way through a session, and shows it again: it is its own inverse.
 // secret is one that both sides have and that serves for nothing else.
@@ -74,6 +73,9 @@ type Tagger struct {
 	sum   [sha256.Size]byte
 	buf   [ChunkBytes]byte // a chunk of which the pieces come one by one
 }
+
+// Format never shows a key, whatever the verb.
+func (*Tagger) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "tag.Tagger") }
 
 // New makes a Tagger for the namespace of that digest.
 func New(key Key, namespace [32]byte) *Tagger {

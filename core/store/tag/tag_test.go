@@ -146,5 +146,14 @@ func TestMask(t *testing.T) {
 	secret := [32]byte{5, 6, 7, 31: 1}
 	require.NotEqual(t, ours, ours.Mask(secret))
 	require.Equal(t, ours, ours.Mask(secret).Mask(secret))
-	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s", ours, ours, ours, ours), "9")
+}
+
+// No verb shows a key, nor what is made of it.
+func TestKeysAreNotPrinted(t *testing.T) {
+	tagger := New(ours, here)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x", "%X", "%o", "%b", "%c", "%U"} {
+		require.Equal(t, "tag.Key", fmt.Sprintf(verb, ours), verb)
+		require.Equal(t, "tag.Key", fmt.Sprintf(verb, &ours), verb)
+		require.Equal(t, "tag.Tagger", fmt.Sprintf(verb, tagger), verb)
+	}
 }
