@@ -186,6 +186,7 @@ type storeReport struct {
 	Hits        uint64                     `json:"hits"`
 	Misses      uint64                     `json:"misses"`
 	BadTags     uint64                     `json:"bad_tags"`
+	Changed     uint64                     `json:"changed"`
 	TooSmall    uint64                     `json:"too_small"`
 	Late        uint64                     `json:"late"`
 	Unreachable uint64                     `json:"unreachable"`
@@ -204,7 +205,7 @@ func reportOf(c *client.Client) storeReport {
 	n := c.Counters()
 	up, why := c.Up()
 	r := storeReport{
-		Up: up, Hits: n.Hits.Load(), Misses: n.Misses.Load(), BadTags: n.BadTags.Load(), TooSmall: n.TooSmall.Load(),
+		Up: up, Hits: n.Hits.Load(), Misses: n.Misses.Load(), BadTags: n.BadTags.Load(), Changed: n.Changed.Load(), TooSmall: n.TooSmall.Load(),
 		Late: n.Late.Load(), Unreachable: n.Unreachable.Load(), Capped: n.Capped.Load(), Broken: n.Broken.Load(),
 		Probes: n.ProbesFailed.Load(), Refused: n.Refused.Load(),
 		Moved: n.Moved.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),

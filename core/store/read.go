@@ -157,15 +157,6 @@ func (s *Store) countSpoiled(segment uint16) {
 	}
 }
 
-// Bad tells that a reader has found a block that its tag does not fit. It is removed and counted.
-func (s *Store) Bad(ns NS, key []byte) {
-	if n := s.names.of(ns); n != nil && record.CheckKey(key) == nil {
-		if s.delete(s.secret.Hash(&n.digest, key), anyBlock) {
-			s.counts.spoiled.Add(1)
-		}
-	}
-}
-
 // Held reports whether the lease has a block.
 func (l *Lease) Held() bool { return l.store != nil && !l.over.Load() }
 
@@ -201,6 +192,14 @@ func (l *Lease) Read(off int64, p []byte) error {
 		l.store.counts.readErrors.Add(1)
 	}
 	return err
+}
+
+// Bad tells that the block's bytes do not fit its tag. It is removed and counted, unless the key has another block by
+// now. The lease stays; after Release nothing happens.
+func (l *Lease) Bad() {
+	if l.Held() {
+		l.store.spoiled(&l.block)
+	}
 }
 
 // Release ends the lease. Idempotent; the zero Lease has nothing to release.

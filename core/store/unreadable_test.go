@@ -121,3 +121,33 @@ func TestUnreadableRecord(t *testing.T) {
 		u.open(image.killed())
 	}
 }
+
+// A complaint about a block ends that one, and none that its key has got since.
+func TestBadIsOfOneBlock(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 8)}, Config{})
+	lease := func() *Lease {
+		leases := make([]Lease, 1)
+		require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte("key")}, leases))
+		return &leases[0]
+	}
+	require.NoError(t, w.put("key", "", payload("key", 1, 5000)))
+	old := lease()
+	require.True(t, w.delete("key"))
+	data := payload("key", 2, 5000)
+	require.NoError(t, w.put("key", "", data))
+	old.Bad()
+	require.Equal(t, data, w.get("key"))
+	require.Zero(t, w.s.Stats().Spoiled)
+	old.Release()
+	now := lease()
+	now.Bad()
+	now.Bad()
+	require.False(t, w.has("key"))
+	require.EqualValues(t, 1, w.s.Stats().Spoiled)
+	now.Release()
+	now.Bad()
+	w.accounts()
+	for i := range w.s.segments {
+		require.Zero(t, w.s.segments[i].refs.Load())
+	}
+}

@@ -86,7 +86,7 @@ func (w *world) get(key string) []byte {
 	defer l.Release()
 	data := make([]byte, l.Bytes())
 	if l.Read(0, data) != nil || w.tagOf(key, data) != l.Tag() {
-		w.s.Bad(w.ns, []byte(key))
+		l.Bad()
 		return nil
 	}
 	return data

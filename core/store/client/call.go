@@ -9,6 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/tag"
 )
 
 // Request is what may be submitted. Everything in it is by position.
@@ -59,6 +60,7 @@ type part struct {
 	parent  []byte
 	bufs    [][][]byte
 	bytes   int           // put
+	tag     tag.Tag       // bad: that the server has said
 	hold    time.Duration // pin, lookup
 	timeout time.Duration
 

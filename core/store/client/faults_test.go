@@ -140,37 +140,6 @@ func TestRefusedClients(t *testing.T) {
 	require.ErrorIs(t, err, wire.ErrProtection)
 }
 
-// What the cable flips is a miss, wherever it is; what a medium flips is one too, and the
-// server hears of it. Never are they data.
-func TestFlippedBits(t *testing.T) {
-	s, engine := serve(t)
-	data := noise(newRand(t), 100<<10)
-	mustPut(t, dial(t, one(s)), "key", data)
-	for at := int64(400); at < 101<<10; at += 7001 {
-		c, r := relayed(t, s, 500*time.Millisecond, by(CarrierTCP))
-		back(t, c)
-		r.flip.Store(at)
-		got, err := c.Get([]byte("key"))
-		require.NoError(t, err)
-		require.Nil(t, got, at)
-		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, 3*time.Second, time.Millisecond, "%d: %+v", at, &c.counts)
-	}
-	c := dial(t, one(s))
-	mustGet(t, c, "key", data) // the server has looked, and kept it
-	require.NotZero(t, s.Counters().Changed.Load())
-	require.Zero(t, s.Counters().BadReads.Load())
-	engine.Spoil("key")
-	got, err := c.Get([]byte("key"))
-	require.NoError(t, err)
-	require.Nil(t, got)
-	require.EqualValues(t, 1, c.counts.BadTags.Load())
-	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, patience, time.Millisecond)
-	found, err := c.Exists([][]byte{[]byte("key")})
-	require.NoError(t, err)
-	require.False(t, found[0])
-	require.EqualValues(t, 1, s.Counters().BadReads.Load())
-}
-
 // WF1: what a client has sent once does nothing when another one sends it again.
 func TestReplay(t *testing.T) {
 	s, engine := serve(t)

@@ -22,7 +22,8 @@ type liar struct {
 	payload []byte
 	keys    *wire.Keyring
 	secret  [32]byte
-	pause   time.Duration // before it reads so much of what it is sent
+	heard   func(head wire.Head) (answered bool) // what is asked for; nil: all is answered
+	pause   time.Duration                        // before it reads so much of what it is sent
 	portion int
 }
 
@@ -65,6 +66,9 @@ func (s *liar) serve(in *stream.Reader, out *stream.Writer) {
 		request, err := in.Next()
 		if err != nil || in.End() != nil {
 			return
+		}
+		if s.heard != nil && !s.heard(request) {
+			continue
 		}
 		head, payload := s.head, s.payload
 		if request.Code == message.Open {

@@ -131,7 +131,7 @@ func (l *Lease) Read(pieces [][]byte) (bool, error) {
 	}
 	if tagger.Tag() != l.tag {
 		l.client.counts.BadTags.Add(1)
-		l.link.complain(l.key)
+		l.link.complain(l.key, l.tag)
 		return false, nil
 	}
 	return true, nil

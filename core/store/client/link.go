@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,9 @@ type link struct {
 	fates   [message.MaxKeys]fate
 	checker *tag.Tagger // of tags of blocks that come
 }
+
+// Format never shows a secret, whatever the verb.
+func (*link) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "client.link") }
 
 func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	timeout := p.client.cfg.Timeout
@@ -280,43 +284,48 @@ func (l *link) next() (id uint64, t *part, more bool) {
 
 // write seals the message of a part and writes it, or keeps it until the next Flush.
 func (l *link) write(id uint64, t *part) error {
-	said := message.Request{Namespace: l.opened.Namespace, NumKeys: uint16(len(t.keys)), DeadlineUs: micros(t.timeout)}
-	if t.code == message.Lookup {
-		said.DeadlineUs = micros(t.hold)
-	}
-	if t.placed {
-		said.Flags = message.FlagPlace
-	}
-	l.table, l.pieces = l.table[:0], l.pieces[:0]
-	switch t.code {
-	case message.Put:
-		key := t.keys[0]
-		said.NumKeys, said.KeyBytes, said.Parent, said.Bytes = 0, uint16(len(key)), uint16(len(t.parent)), uint32(t.bytes)
-		said.Tag = l.maker.Of(key, t.bufs[0]...)
-		l.table = append(append(l.table, key...), t.parent...)
-	default:
-		for _, k := range t.keys {
-			l.table = message.AppendKey(l.table, k)
-		}
-		if t.code == message.Pin {
-			said.Handle = uint64(t.hold / time.Microsecond)
-		}
-		if t.ask != nil {
-			t.ask.fill(&said)
-			l.table = append(l.table, t.ask.payload...)
-		}
-	}
-	l.pieces = append(l.pieces, l.table)
+	said := l.say(t)
+	l.head = wire.Head{Code: t.code, Request: id, Extra: said.Encode(l.extra[:])}
+	l.pieces = append(l.pieces[:0], l.table)
 	if t.code == message.Put {
 		l.pieces = append(l.pieces, t.bufs[0]...)
-	}
-	l.head = wire.Head{Code: t.code, Request: id, Extra: said.Encode(l.extra[:])}
-	if t.code == message.Put {
 		l.head.ApartBytes = uint32(t.bytes) // it has a tag
 	}
 	err := l.out.Append(&l.head, l.pieces)
 	clear(l.pieces)
 	return err
+}
+
+// say is what the header of a part's message says. The table is what goes before a block.
+func (l *link) say(t *part) message.Request {
+	said := message.Request{Namespace: l.opened.Namespace, NumKeys: uint16(len(t.keys)), DeadlineUs: micros(t.timeout)}
+	if t.placed {
+		said.Flags = message.FlagPlace
+	}
+	l.table = l.table[:0]
+	if t.code == message.Put {
+		key := t.keys[0]
+		said.NumKeys, said.KeyBytes, said.Parent, said.Bytes = 0, uint16(len(key)), uint16(len(t.parent)), uint32(t.bytes)
+		said.Tag = l.maker.Of(key, t.bufs[0]...)
+		l.table = append(append(l.table, key...), t.parent...)
+		return said
+	}
+	switch t.code {
+	case message.Lookup:
+		said.DeadlineUs = micros(t.hold)
+	case message.Pin:
+		said.Handle = uint64(t.hold / time.Microsecond)
+	case message.Bad:
+		said.DeadlineUs, said.Tag = 0, t.tag // it takes as long as the server looks at a block
+	}
+	for _, k := range t.keys {
+		l.table = message.AppendKey(l.table, k)
+	}
+	if t.ask != nil {
+		t.ask.fill(&said)
+		l.table = append(l.table, t.ask.payload...)
+	}
+	return said
 }
 
 func micros(d time.Duration) uint32 {

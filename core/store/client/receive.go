@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/store/tag"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -86,11 +87,12 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 	return true, l.in.End()
 }
 
-// judged reads what the server says of a block that did not fit its tag: where it is right,
-// this connection has changed it.
+// judged reads what the server says of a block that did not fit its tag: one that is not gone
+// was changed on this connection, or in this process.
 func (l *link) judged(head *wire.Head) error {
-	wrong, err := l.bits(head, 1)
-	if err == nil && !wrong[0] {
+	gone, err := l.bits(head, 1)
+	if err == nil && !gone[0] {
+		l.peer.client.counts.Changed.Add(1)
 		err = errChanged
 	}
 	return err
@@ -148,8 +150,8 @@ func (l *link) marks(n int) []bool {
 	return l.hits[:n]
 }
 
-// part reads a part of a get's reply: its table, and the blocks to where they belong. Only
-// when all of the message was genuine is a block one.
+// part reads a part of a get's reply: its table, and the blocks to where they belong. A block
+// is one only when its tag fits and the table that says the tag was genuine, which End tells.
 func (l *link) part(head *wire.Head, t *part) (last bool, err error) {
 	var p message.Part
 	if err := p.Decode(head.Extra, len(t.keys)); err != nil {
@@ -221,13 +223,16 @@ func (l *link) block(t *part, p *message.Part, i int, e *message.Entry) (fate, e
 	return fateBad, nil
 }
 
-// complain tells the server of a block that its tag does not fit.
-func (l *link) complain(key []byte) {
+// complain tells the server of a block that the tag it has said does not fit.
+func (l *link) complain(key []byte, said tag.Tag) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
-		l.queue = append(l.queue, &part{code: message.Bad, keys: [][]byte{key}, timeout: l.peer.client.cfg.Timeout})
+		l.queue = append(l.queue, &part{
+			code: message.Bad, keys: [][]byte{key}, tag: said, timeout: l.peer.client.cfg.Timeout, begun: stream.Now(),
+		})
 		l.wake.Signal()
+		l.peer.client.wakeWatch()
 	}
 }
 
@@ -318,7 +323,7 @@ func (l *link) note(t *part, at int, e *message.Entry, f fate) {
 		return
 	case f == fateBad: // somewhere between the writer and here
 		counts.BadTags.Add(1)
-		l.complain(t.keys[at])
+		l.complain(t.keys[at], e.Tag)
 	case f == fateGood:
 		counts.Hits.Add(1)
 		l.accept(t, at, int(e.Bytes))

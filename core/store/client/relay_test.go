@@ -17,6 +17,7 @@ type relay struct {
 	to      string
 	stopped atomic.Bool
 	flip    atomic.Int64 // of what the server sends, the byte of that number; 0: none
+	sent    atomic.Int64 // bytes that the server has sent, over the last connection
 	mu      sync.Mutex
 	record  bytes.Buffer // what clients have sent
 	conns   []net.Conn
@@ -70,6 +71,9 @@ func (r *relay) carry(from, to net.Conn, sent bool) {
 			b[at-1] ^= 4
 		}
 		total += int64(n)
+		if !sent {
+			r.sent.Store(total)
+		}
 		if _, err := to.Write(b[:n]); err != nil {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 type Counters struct {
 	Hits, Misses atomic.Uint64
 	BadTags      atomic.Uint64 // bytes that are not those that were written: misses
+	Changed      atomic.Uint64 // those of them that are right at their server: links that ended
 	TooSmall     atomic.Uint64 // a buffer
 	Late         atomic.Uint64 // no progress until the deadline
 	Unreachable  atomic.Uint64 // the server is known to be gone

@@ -7,6 +7,9 @@ import (
 	"github.com/moewire/moewire/core/store/stream"
 )
 
+// judgeTime is longer than a server looks at a block that a reader complains of.
+const judgeTime = 2 * time.Minute
+
 // forever is when there is nothing to watch.
 const forever = time.Duration(1 << 62)
 
@@ -79,7 +82,11 @@ func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
 			late = append(late, &given)
 			t.call, t.bufs = nil, nil
 		}
-		if t.code != message.Flush { // which takes as long as a disk does
+		switch t.code {
+		case message.Flush: // it takes as long as a disk does
+		case message.Bad: // and so may the look at a block
+			hung = l.over(t, now, judgeTime, next) || hung
+		default:
 			hung = l.over(t, now, max(t.timeout, l.peer.client.cfg.Timeout), next) || hung
 		}
 	}

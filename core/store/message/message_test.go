@@ -69,6 +69,8 @@ func TestRequestsHaveFittingPayloads(t *testing.T) {
 		{Pin, Request{NumKeys: 1}, 3, 514},
 		{Lookup, Request{NumKeys: 1}, 3, 514},
 		{Bad, Request{NumKeys: 1}, 3, 514},
+		{Bad, Request{NumKeys: 2}, -1, -1},
+		{Bad, Request{}, -1, -1},
 		{List, Request{KeyBytes: 7, Parent: 8}, 15, 15},
 		{List, Request{KeyBytes: 513}, -1, -1},
 		{List, Request{Parent: 1025}, -1, -1},

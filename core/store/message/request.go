@@ -16,16 +16,16 @@ const RequestBytes = 56
 
 // Request is what the header of every request says. What a code does not use is 0.
 type Request struct {
-	Namespace  uint32 // as Opened has said
-	NumKeys    uint16 // in the table of the payload; release: handles
-	Flags      uint16 // FlagPlace
-	DeadlineUs uint32 // from the arrival on; 0: the server's own
-	Bytes      uint32 // put, allocate: of the block; read: how many; list: how many keys at most
-	Handle     uint64 // write, commit, abort, read; pin: for how many µs
-	Offset     uint64 // write, read: in the block
-	Tag        tag.Tag
-	KeyBytes   uint16 // put, allocate: at the beginning of the payload; list: of the prefix
-	Parent     uint16 // put, allocate: bytes of the parent's key, behind the key; list: of the cursor
+	Namespace  uint32  // as Opened has said
+	NumKeys    uint16  // in the table of the payload; release: handles
+	Flags      uint16  // FlagPlace
+	DeadlineUs uint32  // from the arrival on; 0: the server's own
+	Bytes      uint32  // put, allocate: of the block; read: how many; list: how many keys at most
+	Handle     uint64  // write, commit, abort, read; pin: for how many µs
+	Offset     uint64  // write, read: in the block
+	Tag        tag.Tag // put, allocate: of the block; bad: that the server has said
+	KeyBytes   uint16  // put, allocate: at the beginning of the payload; list: of the prefix
+	Parent     uint16  // put, allocate: bytes of the parent's key, behind the key; list: of the cursor
 }
 
 // Encode writes a request to the beginning of b, RequestBytes long, and returns it.
@@ -89,7 +89,9 @@ func (r *Request) fits(code Code, payload int64) bool {
 		return r.named() && payload == names
 	case List:
 		return r.KeyBytes <= MaxKeyBytes && r.Parent <= MaxCursorBytes && payload == names
-	case Get, Delete, Exists, Touch, Pin, Lookup, Bad:
+	case Bad:
+		return r.NumKeys == 1 && payload > 2 && payload <= 2+MaxKeyBytes
+	case Get, Delete, Exists, Touch, Pin, Lookup:
 		n := int64(r.NumKeys)
 		return n > 0 && n <= MaxKeys && payload > 2*n && payload <= n*(2+MaxKeyBytes)
 	case Release:

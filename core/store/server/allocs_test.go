@@ -42,6 +42,8 @@ func (s *steady) Exists(_ store.NS, keys [][]byte, found []bool) int {
 	return len(keys)
 }
 
+func (s *steady) Bad() {}
+
 func (s *steady) Acquire(_ store.NS, keys [][]byte, leases []server.Lease) int {
 	for i := range keys {
 		leases[i] = server.Lease{Leased: s}

@@ -47,6 +47,8 @@ type conn struct {
 	waiting atomic.Int32 // replies that the writer has not written
 	replies chan reply
 	others  sync.WaitGroup // what else makes replies
+	judging sync.Mutex     // one complaint at a time
+	lost    atomic.Bool    // nothing reads replies
 
 	writing sync.Mutex // out, and the following
 	out     *stream.Writer
@@ -71,6 +73,9 @@ func (r *reply) began() time.Time {
 	return r.job.began
 }
 
+// Format never shows a secret, whatever the verb.
+func (*conn) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server.conn") }
+
 // newConn makes a connection's contexts: as many as its client is granted. The one that is added belongs to a
 // reply that the client may have seen before this side knows that it was written.
 func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
@@ -93,6 +98,7 @@ func (c *conn) serve() {
 	safego.Go("store: writer", func() { defer close(done); c.write() }, c.report)
 	defer c.end(done)
 	err := c.read()
+	c.lost.Store(!errors.Is(err, stream.ErrStopped))
 	c.note(err)
 	if !errors.Is(err, stream.ErrStopped) {
 		_ = c.nc.Close() // else the last replies are written

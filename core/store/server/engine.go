@@ -23,7 +23,6 @@ type Store interface {
 	Pin(ns store.NS, keys [][]byte, until time.Time, pinned []bool) (num int)
 	List(ns store.NS, prefix []byte, cursor uint64, n int) (keys [][]byte, next uint64)
 	Flush(deadline time.Time) error
-	Bad(ns store.NS, key []byte)
 }
 
 // Writing is room for a block, as store.Writing is.
@@ -40,6 +39,7 @@ type Leased interface {
 	Data() []byte
 	Place() int64 // where it begins in the Arena, if there is one
 	Read(off int64, p []byte) error
+	Bad() // its bytes do not fit its tag: it is dropped, unless the key has another block by now
 	Release()
 }
 

@@ -39,6 +39,8 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 		return c.writeInto(j)
 	case message.Flush:
 		return c.flush(j)
+	case message.Bad:
+		return c.complaint(j, int(head.PayloadBytes))
 	}
 	return c.table(j, int(head.PayloadBytes))
 }
@@ -72,12 +74,17 @@ func (c *conn) space(id uint32) *space {
 	return &c.spaces[id]
 }
 
-// table does what has a payload without data.
-func (c *conn) table(j *job, n int) error {
+// payload reads one without data.
+func (c *conn) payload(j *job, n int) error {
 	if err := c.in.Read(j.room(n)); err != nil {
 		return err
 	}
-	if err := c.in.End(); err != nil {
+	return c.in.End()
+}
+
+// table does what has a payload without data.
+func (c *conn) table(j *job, n int) error {
+	if err := c.payload(j, n); err != nil {
 		return err
 	}
 	j.status = c.do(j)
@@ -124,8 +131,6 @@ func (c *conn) ask(j *job) message.Status {
 		j.out = message.AppendFound(j.out, engine.Pin(ns, j.keys, until, yes), yes)
 	case message.Touch:
 		engine.Touch(ns, j.keys)
-	case message.Bad:
-		c.complaint(j)
 	}
 	return message.OK
 }

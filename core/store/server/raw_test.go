@@ -119,6 +119,19 @@ func (r *raw) put(key string, data []byte) (message.Request, []byte) {
 	return said, append([]byte(key), data...)
 }
 
+// sealedPut is a put of a block as bytes, whose digest leaves out so many at the end.
+func (r *raw) sealedPut(key string, block []byte, apart int) []byte {
+	r.t.Helper()
+	said, payload := r.put(key, block)
+	said.Namespace = r.opened.Namespace
+	head := wire.Head{
+		Code: message.Put, Request: 9, Extra: said.Encode(make([]byte, message.RequestBytes)), ApartBytes: uint32(apart),
+	}
+	frame, err := r.session.Seal(nil, &head, payload)
+	require.NoError(r.t, err)
+	return append(frame, payload...)
+}
+
 func (r *raw) mustPut(key string, data []byte) {
 	r.t.Helper()
 	said, payload := r.put(key, data)

@@ -295,29 +295,55 @@ func TestDrainHasADeadline(t *testing.T) {
 	quiet(t, engine)
 }
 
-// WF3: whatever bit of a request is flipped, nothing is done.
+// WF3: whatever bit of a put is flipped, nothing is done, with the block under the session's digest and without. A
+// flipped bit of a block that the digest leaves out is a wrong tag, and the connection stays.
 func TestEveryBit(t *testing.T) {
 	s, engine := serve(t, func(c *server.Config) { c.Idle = 100 * time.Millisecond })
 	probe := open(t, s)
-	bits := 8 * (wire.MaxFrameBytes - wire.MaxExtraBytes + message.RequestBytes + 8)
+	block := []byte("bytes")
+	bits := 8 * (wire.MaxFrameBytes - wire.MaxExtraBytes + message.RequestBytes + 3 + len(block))
 	step := 7
 	if testing.Short() {
 		step = 61
 	}
-	for bit := 0; bit < bits; bit += step {
+	for _, apart := range []int{0, len(block)} {
+		for bit := 0; bit < bits; bit += step {
+			r := open(t, s)
+			sent := r.sealedPut("key", block, apart)
+			require.Equal(t, bits/8, len(sent))
+			sent[bit/8] ^= 1 << (bit % 8)
+			_, err := r.nc.Write(sent)
+			require.NoError(t, err)
+			if bit/8 >= len(sent)-apart {
+				head, _ := r.hear()
+				require.Equal(t, message.BadTag, message.Status(head.Status))
+				require.Zero(t, r.exists("key"))
+				require.NoError(t, r.nc.Close())
+			} else {
+				r.gone()
+			}
+			require.Zero(t, probe.exists("key"), "bit %d, %d bytes apart", bit, apart)
+		}
+	}
+	quiet(t, engine)
+}
+
+// A put whose digest leaves out some of the key, or more than there is, ends the connection, and stores nothing.
+func TestKeysAreCovered(t *testing.T) {
+	s, engine := serve(t)
+	block := []byte("bytes")
+	for _, apart := range []int{len(block) + 1, len(block) + 3} {
 		r := open(t, s)
-		said, payload := r.put("key", []byte("bytes"))
-		head := wire.Head{Code: message.Put, Request: 9, Extra: said.Encode(make([]byte, message.RequestBytes))}
-		frame, err := r.session.Seal(nil, &head, payload)
-		require.NoError(t, err)
-		sent := append(frame, payload...)
-		require.Equal(t, bits/8, len(sent))
-		sent[bit/8] ^= 1 << (bit % 8)
-		_, err = r.nc.Write(sent)
+		_, err := r.nc.Write(r.sealedPut("key", block, apart))
 		require.NoError(t, err)
 		r.gone()
-		require.Zero(t, probe.exists("key"), "bit %d", bit)
 	}
+	r := open(t, s)
+	require.Zero(t, r.exists("key"))
+	_, err := r.nc.Write(r.sealedPut("key", block, len(block)))
+	require.NoError(t, err)
+	head, _ := r.hear()
+	require.Equal(t, message.OK, message.Status(head.Status))
 	quiet(t, engine)
 }
 

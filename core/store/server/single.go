@@ -154,7 +154,7 @@ func (c *single) get(key []byte) (message.Status, []byte) {
 	}
 	if c.space.tagger.Of(key, c.out) != l.Tag() {
 		c.server.counters.BadReads.Add(1)
-		c.server.cfg.Store.Bad(c.space.ns, key)
+		l.Bad()
 		return message.Miss, nil
 	}
 	c.server.counters.Hits.Add(1)

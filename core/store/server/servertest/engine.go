@@ -16,9 +16,10 @@ import (
 
 // Engine keeps blocks in maps. Its fields may be changed before it is used.
 type Engine struct {
-	Most     int64       // bytes of one block
-	Room     int64       // bytes of all
-	OnDisk   atomic.Bool // blocks have no memory of their own
+	Most     int64                 // bytes of one block
+	Room     int64                 // bytes of all
+	OnDisk   atomic.Bool           // blocks have no memory of their own
+	OnRead   func(off int64) error // before bytes are read of the disk; nil: nothing
 	FlushFor time.Duration
 	Stuck    chan struct{} // a flush waits for it, whatever its deadline; nil: none does
 	Scan     int           // how many keys a list looks at; 0: all
@@ -136,6 +137,8 @@ func (w *writing) end(keep bool) error {
 
 type lease struct {
 	engine *Engine
+	ns     store.NS
+	key    string
 	block  *block
 	over   bool
 }
@@ -154,6 +157,11 @@ func (l *lease) Data() []byte {
 func (l *lease) Place() int64 { return 0 }
 
 func (l *lease) Read(off int64, p []byte) error {
+	if l.engine.OnRead != nil {
+		if err := l.engine.OnRead(off); err != nil {
+			return err
+		}
+	}
 	copy(p, l.block.data[off:])
 	return nil
 }
@@ -172,7 +180,7 @@ func (e *Engine) Acquire(ns store.NS, keys [][]byte, leases []server.Lease) (hit
 	defer e.mu.Unlock()
 	for i, k := range keys {
 		if b := e.blocks[ns][string(k)]; b != nil {
-			leases[i] = server.Lease{Leased: &lease{engine: e, block: b}}
+			leases[i] = server.Lease{Leased: &lease{engine: e, ns: ns, key: string(k), block: b}}
 			e.Open++
 			hits++
 		}
@@ -228,11 +236,16 @@ func (e *Engine) Flush(deadline time.Time) error {
 	return nil
 }
 
-func (e *Engine) Bad(ns store.NS, key []byte) {
+// Bad drops the block, if it is still that of its key.
+func (l *lease) Bad() {
+	e := l.engine
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.Bads++
-	e.mu.Unlock()
-	e.Delete(ns, [][]byte{key}, make([]bool, 1))
+	if e.blocks[l.ns][l.key] == l.block {
+		e.used -= l.Bytes()
+		delete(e.blocks[l.ns], l.key)
+	}
 }
 
 // Spoil flips a bit of a block.
