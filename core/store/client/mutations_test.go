@@ -13,7 +13,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"a lease without a look at its tag", "lease.go", "if tagger.Tag() != l.tag {", "if l.tag == (tag.Tag{}) {"},
 	{"no complaint", "receive.go", "\t\tl.complain(t.keys[at], e.Tag)\n", ""},
 	{"a complaint without the tag", "link.go", "said.DeadlineUs, said.Tag = 0, t.tag", "said.DeadlineUs = 0"},
-	{"a cable that changes blocks is kept", "receive.go", "if err == nil && !gone[0] {", "if false {"},
+	{"a cable that changes blocks is kept", "receive.go", "if err == nil && !gone[0] {", "if err == nil && gone == nil {"},
 	{"a complaint has the deadline of a get", "watch.go", "hung = l.over(t, now, judgeTime, next) || hung", "hung = l.over(t, now, t.timeout, next) || hung"},
 	{"a server judges without an end", "watch.go", "hung = l.over(t, now, judgeTime, next) || hung", "_ = judgeTime"},
 	{"puts are sealed twice", "link.go", "\t\tl.head.ApartBytes = uint32(t.bytes) // it has a tag\n", ""},

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,8 @@ func TestComplaintTakesLong(t *testing.T) {
 	s, engine := serve(t)
 	engine.OnDisk.Store(true)
 	hold, reads := make(chan struct{}), atomic.Int64{}
+	end := sync.OnceFunc(func() { close(hold) })
+	defer end()
 	engine.OnRead = func(int64) error {
 		if reads.Add(1) == 2 { // the first one is for the get
 			<-hold
@@ -119,7 +122,7 @@ func TestComplaintTakesLong(t *testing.T) {
 	time.Sleep(100 * time.Millisecond) // more than a get may take
 	require.True(t, do(Request{Op: message.Exists}).OK[0])
 	require.Zero(t, c.counts.Broken.Load())
-	close(hold)
+	end()
 	require.Eventually(t, func() bool { return !do(Request{Op: message.Exists}).OK[0] }, patience, time.Millisecond)
 	require.Zero(t, c.counts.Broken.Load())
 }
