@@ -21,7 +21,8 @@ NAMESPACE = Namespace("m", "w", "d", "l", "c", "p", "s")
         ({"servers": "127.0.0.1:9900"}, "servers: '127.0.0.1:9900' given; allowed: a list"),
         ({"servers": []}, "servers: [] given"),
         ({"servers": [1]}, "servers: [1] given"),
-        ({"transport": "udp"}, "transport: 'udp' given; allowed: 'auto', 'tcp'"),
+        ({"transport": "udp"}, "transport: 'udp' given; allowed: 'auto', 'shm', 'tcp'"),
+        ({"protection": "none"}, "protection: 'none' given; allowed: 'digest', 'encrypt'"),
         ({"timeout_us": 0}, "timeout_us: 0 given; allowed: an integer from 1000"),
         ({"timeout_us": True}, "timeout_us: True given"),
         ({"max_backlog_bytes": -1}, "max_backlog_bytes: -1 given"),
@@ -56,7 +57,8 @@ def test_the_client_gets_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen: dict[str, Any] = {}
     monkeypatch.setattr(fake_store, "Client", lambda servers, **rest: seen.update(rest, at=servers))
-    given = {"servers": ["a:1", "b:2"], "key_file": "k", "transport": "tcp", "timeout_us": 5000}
+    given: dict[str, Any] = {"servers": ["a:1", "b:2"], "key_file": "k", "transport": "tcp"}
+    given |= {"timeout_us": 5000, "protection": "encrypt"}
     options = _options.parsed({**given, "client": "harness.fake_store:Client"})
     _client.connect(options.settings, NAMESPACE)
     assert seen.pop("at") == given.pop("servers") and seen.pop("namespace") == NAMESPACE

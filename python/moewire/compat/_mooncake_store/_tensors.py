@@ -150,7 +150,7 @@ def _tensor_of(data: Any) -> Any:
         return None
     try:
         if count == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(data, dtype=dtype, offset=begin, count=count).reshape(shape)
     except RuntimeError as error:  # no shape that a tensor can have
         log.error("mooncake.store: a block is no tensor: %s", error)

@@ -49,6 +49,7 @@ class Settings(NamedTuple):
     key_file: str | None
     transport: str
     timeout_us: int
+    protection: str
     client: str | None  # "module:callable", called as moewire.store.Client, in place of it
 
 
@@ -74,6 +75,7 @@ def connect(settings: Settings, namespace: Namespace) -> StoreClient:
         key_file=settings.key_file,
         transport=settings.transport,
         timeout_us=settings.timeout_us,
+        protection=settings.protection,
     )
 
 

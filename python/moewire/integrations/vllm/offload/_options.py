@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ....errors import InvalidArgument
+from ....store._submit import PROTECTIONS, TRANSPORTS
 from ._client import Settings
-
-TRANSPORTS = ("auto", "tcp", "shmem")
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,7 @@ class Options:
     key_file: str | None = None
     transport: str = "auto"
     timeout_us: int = 250_000
+    protection: str = "digest"
     salt: str = ""
     model: str | None = None
     weights: str | None = None
@@ -32,7 +32,9 @@ class Options:
     def settings(self) -> Settings:
         """Those of the client."""
         servers, key_file = self.servers, self.key_file
-        return Settings(servers, key_file, self.transport, self.timeout_us, self.client)
+        return Settings(
+            servers, key_file, self.transport, self.timeout_us, self.protection, self.client
+        )
 
 
 def of_entry(entry: dict[str, Any]) -> Options:
@@ -91,6 +93,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "servers": (_servers, 'a list as ["127.0.0.1:9900"], or null'),
     "key_file": _NAME,
     "transport": _one_of(*TRANSPORTS),
+    "protection": _one_of(*PROTECTIONS),
     "timeout_us": _integer(1_000, 60_000_000),
     "salt": (_text, "a text"),
     "model": _NAME,
