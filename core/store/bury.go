@@ -17,26 +17,29 @@ type graves struct {
 }
 
 // bury makes a record none, or leaves that to the next flush if the medium fails. The caller has added to the refs of its
-// segment, so that it is not begun anew before; bury takes that back.
-func (s *Store) bury(b *index.Block) {
+// segment, so that it is not begun anew before; bury takes that back. It returns why the medium failed.
+func (s *Store) bury(b *index.Block) error {
 	if s.medium.Lasts() {
 		if err := s.forget(b); err != nil {
-			s.note(fmt.Errorf("a record could not be overwritten, which is tried again: %w", err))
+			err = fmt.Errorf("a record could not be overwritten, which is tried again: %w", err)
+			s.note(err)
 			s.graves.mu.Lock()
 			s.graves.open = append(s.graves.open, *b)
 			s.graves.mu.Unlock()
-			return
+			return err
 		}
 	}
-	if b.Off == 0 {
-		s.copies.forget(b.Segment)
+	if b.Off != 0 {
 		s.letGo(b)
-		s.mu.Lock()
-		s.turn() // the segment is free
-		s.mu.Unlock()
-		return
+		return nil
 	}
+	s.copies.forget(b.Segment)
 	s.letGo(b)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.segments[b.Segment].owed = false
+	s.turn() // the segment is free
+	return nil
 }
 
 // buryAll tries again what bury has left.
@@ -46,7 +49,7 @@ func (s *Store) buryAll() error {
 	s.graves.open = nil
 	s.graves.mu.Unlock()
 	for i := range left {
-		s.bury(&left[i])
+		_ = s.bury(&left[i]) // it is counted below
 	}
 	s.graves.mu.Lock()
 	defer s.graves.mu.Unlock()
@@ -63,11 +66,6 @@ func (s *Store) forget(b *index.Block) error {
 	g.disk.Lock()
 	defer g.disk.Unlock()
 	off := int64(b.Off) * record.PageBytes
-	if off == 0 { // what was moved away has to be on the disk before: else a power cut could lose both
-		if err := s.medium.Sync(int(b.Segment)); err != nil {
-			return err
-		}
-	}
 	if err := s.medium.Write(int(b.Segment), off, nothing(b)); err != nil {
 		return err
 	}

@@ -1,6 +1,9 @@
 package store
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
 )
@@ -56,9 +59,10 @@ type verdict struct {
 }
 
 // reclaim makes one segment free: the sealed one with the fewest hot bytes. These are written again, the rest is
-// evicted. It reports whether there was one. The caller holds mu, which is released meanwhile.
+// evicted. It reports whether the segment is free, or will be once its readers end. While the medium fails no block is
+// evicted: it would make no room. The caller holds mu, which is released meanwhile.
 func (s *Store) reclaim() bool {
-	if s.reclaiming {
+	if s.reclaiming || s.owes() {
 		return false
 	}
 	s.reclaiming = true
@@ -124,7 +128,7 @@ func (s *Store) victim(v *verdict) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		if g.pending > 0 || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
+		if g.pending > 0 || !g.mayBeWritten() || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
 			continue
 		}
 		if best == none || v.hotBytes[i] < v.hotBytes[best] {
@@ -152,8 +156,28 @@ func (s *Store) victimWithoutMoves(v *verdict) int {
 }
 
 // empty moves the hot blocks of a segment to the open one, then evicts the others. Where one of the former has no other place it
-// stops: the segment stays as it is, without those that were moved. It reports whether the segment was emptied.
+// stops: the segment stays as it is, without those that were moved. So it does if the medium fails. It reports whether the
+// segment was made none.
 func (s *Store) empty(at int, v *verdict) bool {
+	if !s.moveHot(at, v) {
+		s.keepAsItIs(at)
+		return false
+	}
+	if err := s.checkWrites(at); err != nil {
+		s.stay(at, err)
+		return false
+	}
+	for _, h := range s.segments[at].placed {
+		if b, found := s.index.Get(h); found && int(b.Segment) == at {
+			s.evict(&b)
+		}
+	}
+	return s.end(at)
+}
+
+// moveHot moves the hot blocks of a segment, as many as are worth it. It reports whether all of them have another place that
+// need one.
+func (s *Store) moveHot(at int, v *verdict) bool {
 	g := &s.segments[at]
 	left := s.medium.SegmentBytes() * keepShare / 4
 	for _, h := range g.placed {
@@ -166,18 +190,36 @@ func (s *Store) empty(at int, v *verdict) bool {
 			continue
 		}
 		if !s.move(&b) {
-			s.keepAsItIs(at)
 			return false
 		}
 		left -= n
 	}
-	for _, h := range g.placed {
-		if b, found := s.index.Get(h); found && int(b.Segment) == at {
-			s.evict(&b)
-		}
-	}
-	s.end(at)
 	return true
+}
+
+// checkWrites writes the first page of a segment again, as it is, and flushes: before a block is evicted the medium has to show
+// that the segment can be made none. What was moved has to be on the disk before that, or a power cut could lose both.
+func (s *Store) checkWrites(at int) error {
+	if !s.medium.Lasts() {
+		return nil
+	}
+	if err := s.medium.Write(at, 0, s.firstPage(s.segments[at].life.Load())); err != nil {
+		s.mu.Lock()
+		s.segments[at].lost = time.Now() // another segment is tried next
+		s.mu.Unlock()
+		return err
+	}
+	return s.medium.Sync(at)
+}
+
+// stay leaves a segment as it is that cannot be made free, and keeps the reason.
+func (s *Store) stay(at int, err error) {
+	err = fmt.Errorf("a segment cannot be made free, and keeps its blocks: %w", err)
+	s.note(err)
+	s.mu.Lock()
+	s.stuck = err
+	s.mu.Unlock()
+	s.keepAsItIs(at)
 }
 
 func (s *Store) keepAsItIs(at int) {
@@ -198,11 +240,15 @@ func (s *Store) evict(b *index.Block) {
 	}
 }
 
-// end ends a segment's life: on a disk its records become none.
-func (s *Store) end(at int) {
+// end ends a segment's life: on a disk its records become none. It reports whether they are.
+func (s *Store) end(at int) bool {
 	s.mu.Lock()
-	s.segments[at].state = stateEmptied
+	s.segments[at].state, s.segments[at].owed = stateEmptied, true
 	s.mu.Unlock()
-	s.bury(&index.Block{Segment: uint16(at)})
+	err := s.bury(&index.Block{Segment: uint16(at)})
 	s.counts.reclaimed.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stuck = err
+	return err == nil
 }

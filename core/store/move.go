@@ -63,7 +63,7 @@ func (s *Store) buryCopy(b *index.Block, to spot) {
 	dead := *b
 	dead.Segment, dead.Off = uint16(to.segment), uint32(to.off/record.PageBytes)
 	s.segments[to.segment].refs.Add(1)
-	s.bury(&dead)
+	_ = s.bury(&dead) // the next flush tries again
 }
 
 // copyRecord reads a record and writes it with another place and number.

@@ -144,6 +144,9 @@ func (s *Store) noRoom() error {
 			return fmt.Errorf("%w: %w", ErrFull, s.failed)
 		}
 	}
+	if s.stuck != nil {
+		return fmt.Errorf("%w: %w", ErrFull, s.stuck)
+	}
 	return fmt.Errorf("%w: all blocks are pinned, or their segments are being read or written to", ErrFull)
 }
 
@@ -161,6 +164,7 @@ func (s *Store) tryStart(at int) {
 		g.state, g.next, g.placed = stateOpen, record.PageBytes, g.placed[:0]
 		g.namespaces = map[uint16]struct{}{}
 		g.life.Store(life)
+		g.lost = time.Time{}
 		s.open = at
 	}
 	s.turn()
@@ -175,8 +179,7 @@ func (s *Store) start(at int) (uint64, error) {
 	life := binary.LittleEndian.Uint64(random[:])
 	var page []byte // without one the medium only makes room for the segment
 	if s.medium.Lasts() {
-		page = make([]byte, record.PageBytes)
-		s.secret.PutSegment(page, record.Segment{Life: life, Bytes: s.medium.SegmentBytes()})
+		page = s.firstPage(life)
 	}
 	if err := s.medium.Write(at, 0, page); err != nil {
 		return 0, err
@@ -185,6 +188,13 @@ func (s *Store) start(at int) (uint64, error) {
 	g.footer = record.Tail{}
 	g.disk.Unlock()
 	return life, nil
+}
+
+// firstPage is the first page of a segment in one of its lives.
+func (s *Store) firstPage(life uint64) []byte {
+	page := make([]byte, record.PageBytes)
+	s.secret.PutSegment(page, record.Segment{Life: life, Bytes: s.medium.SegmentBytes()})
+	return page
 }
 
 // lose sets a segment aside that cannot be written to.

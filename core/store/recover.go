@@ -66,7 +66,7 @@ func (s *recovery) buryOutdated() error {
 	}
 	for i := range s.outdated {
 		s.segments[s.outdated[i].Segment].refs.Add(1)
-		s.bury(&s.outdated[i])
+		_ = s.bury(&s.outdated[i]) // the next flush tries again
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (s *recovery) giveUp(at int, off int64) {
 		s.letGo(&b)
 		return
 	}
-	s.bury(&b)
+	_ = s.bury(&b) // the next flush tries again
 }
 
 // recoverSegment takes a segment's footer, or leaves the segment to scan.

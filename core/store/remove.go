@@ -70,7 +70,7 @@ func (s *Store) delete(h record.Hash, sure func(*index.Block) bool) bool {
 	}) {
 		return false
 	}
-	s.bury(&b)
+	_ = s.bury(&b) // the next flush tries again
 	s.buryCopies(h)
 	return true
 }

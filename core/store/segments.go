@@ -33,7 +33,8 @@ type segment struct {
 	pending    int   // records that were placed and neither written nor given up
 	placed     []record.Hash
 	namespaces map[uint16]struct{} // of placed: the footer needs room for them
-	lost       time.Time           // when stateLost began
+	lost       time.Time           // when the medium could last not write to it
+	owed       bool                // it was emptied, and its records could not be made none so far
 
 	life atomic.Uint64 // a random number, in every record's check
 	refs atomic.Int64  // of leases, and of calls that look at a record
@@ -57,11 +58,14 @@ func (g *segment) isFree() bool {
 	switch {
 	case g.state == stateEmptied && g.refs.Load() == 0 && g.pending == 0:
 		g.state = stateFree
-	case g.state == stateLost && time.Since(g.lost) > retryLost:
+	case g.state == stateLost && g.mayBeWritten():
 		g.state = stateFree
 	}
 	return g.state == stateFree
 }
+
+// mayBeWritten reports whether it is worth a try to write to the segment.
+func (g *segment) mayBeWritten() bool { return time.Since(g.lost) > retryLost }
 
 // hasRecords reports whether what was placed in the segment still takes room.
 func (g *segment) hasRecords() bool {
@@ -89,6 +93,16 @@ func (s *Store) freeSegment() int {
 func (s *Store) has(what state) bool {
 	for i := range s.segments {
 		if s.segments[i].state == what {
+			return true
+		}
+	}
+	return false
+}
+
+// owes reports whether a segment was emptied and is not free because the medium fails: no more are emptied then.
+func (s *Store) owes() bool {
+	for i := range s.segments {
+		if s.segments[i].owed {
 			return true
 		}
 	}

@@ -103,6 +103,7 @@ type Store struct {
 	open       int // the segment that is written to, or none
 	closed     bool
 	failed     error  // the latest failure to begin a segment
+	stuck      error  // the latest failure to make one free, until it works
 	seq        uint64 // of records
 	staged     int64
 	toSeal     []int

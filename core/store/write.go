@@ -212,7 +212,7 @@ func (s *Store) settle(w *Writing, err error) {
 		b := w.block
 		b.Segment, b.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
 		s.segments[b.Segment].refs.Add(1)
-		s.bury(&b)
+		_ = s.bury(&b) // the next flush tries again
 	}
 	s.mu.Lock()
 	if errors.Is(err, ErrFull) && s.open == w.at.segment {
