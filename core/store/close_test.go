@@ -86,3 +86,14 @@ func TestFilesLeaseAfterClose(t *testing.T) {
 	require.Error(t, leases[0].Read(0, make([]byte, 100)))
 	leases[0].Release()
 }
+
+// TestCommitAfterClose: a Writing whose key has got another block ends with an error once the store is closed.
+func TestCommitAfterClose(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), newMapped(t), Config{})
+	writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte("a"), Bytes: 100})
+	require.NoError(t, err)
+	clear(writing.Buffer())
+	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
+	require.NoError(t, w.s.Close())
+	ends(t, "a commit", func() { require.ErrorIs(t, writing.Commit(), ErrClosed) })
+}

@@ -163,3 +163,55 @@ func (d *disk) ends() []*disk {
 	defer d.mu.Unlock()
 	return []*disk{d.like(d.data), d.like(d.durable)}
 }
+
+// TestFlushWaitsForDeletes: a client that is told that a block is not there, and flushes, does not find it after a power cut,
+// though the delete of another client is still being written.
+func TestFlushWaitsForDeletes(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
+	require.NoError(t, w.flush())
+	g := newGate(d, func(op string) bool { return op == "write" })
+	defer g.open()
+	var deleting sync.WaitGroup
+	one := w.another(1)
+	deleting.Go(func() { one.delete("a") })
+	<-g.arrived
+	require.False(t, w.delete("a"))
+	if w.s.Flush(time.Now().Add(50*time.Millisecond)) == nil {
+		for _, image := range d.ends() {
+			other := *w
+			other.open(image)
+			require.False(t, other.has("a"), "it was deleted, and flushed")
+			other.s.stop()
+		}
+	}
+	g.open()
+	require.NoError(t, w.flush())
+	deleting.Wait()
+}
+
+// TestFlushHasWhatIsVisible: a block that is visible is on the disk after a flush, though its put has not returned.
+func TestFlushHasWhatIsVisible(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("first", "", nil)) // the segment is open
+	require.NoError(t, w.flush())
+	g := newGate(d, func(op string) bool { return op == "write" })
+	var putting sync.WaitGroup
+	one := w.another(1)
+	putting.Go(func() { require.NoError(t, one.put("a", "", payload("a", 1, 100))) })
+	<-g.arrived
+	w.s.mu.Lock() // the put does not get to its end
+	g.open()
+	ends(t, "a put", func() {
+		for !w.has("a") {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	err := w.flush()
+	w.s.mu.Unlock()
+	putting.Wait()
+	require.NoError(t, err)
+	require.Empty(t, d.touched)
+}

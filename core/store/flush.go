@@ -68,6 +68,7 @@ func (s *Store) flushRounds() {
 func (s *Store) flush() error {
 	s.flusher.running.Lock()
 	defer s.flusher.running.Unlock()
+	s.deletes.wait()
 	buried := s.buryAll()
 	n := s.dirty.Load()
 	if n == 0 || !s.medium.Lasts() {

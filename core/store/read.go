@@ -140,6 +140,7 @@ func (s *Store) lifeOf(b *index.Block) uint64 { return s.segments[b.Segment].lif
 
 // spoiled removes a block whose record is damaged, or cannot be read: it must not come back.
 func (s *Store) spoiled(b *index.Block) {
+	defer s.deletes.begin()()
 	if s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
 		s.countSpoiled(b.Segment)
 	}

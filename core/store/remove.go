@@ -48,6 +48,7 @@ func (s *Store) Delete(ns NS, keys [][]byte, deleted []bool) (num int) {
 
 // deleteAny removes the block of a key. One that was evicted a moment ago must not be found by the next Open, either.
 func (s *Store) deleteAny(h record.Hash) bool {
+	defer s.deletes.begin()()
 	deleted := s.delete(h, anyBlock)
 	if !deleted {
 		s.buryCopies(h)

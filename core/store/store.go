@@ -88,6 +88,7 @@ type Store struct {
 	counts  counters
 	pins    pins
 	graves  graves
+	deletes deletes
 	copies  copies
 	writing keys         // one put of a key at a time
 	noted   atomic.Value // the text that was logged last

@@ -141,6 +141,7 @@ func (s *Store) commit(w *Writing) error {
 	}
 	err := s.write(w)
 	if err == nil {
+		s.wrote(w.block.RecordBytes()) // before the block is visible: a flush that finds it there has to flush it
 		err = s.show(w)
 	}
 	s.settle(w, err)
@@ -188,11 +189,21 @@ func (s *Store) write(w *Writing) error {
 	return nil
 }
 
+// wrote counts bytes that have to be flushed.
+func (s *Store) wrote(n int64) {
+	if s.dirty.Add(n) >= s.cfg.FlushBytes {
+		wake(s.kick)
+	}
+}
+
 // show adds the block to the index.
 func (s *Store) show(w *Writing) error {
 	w.block.Segment, w.block.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
 	w.block.Stamp = s.stamps.Add(1)
 	for {
+		if s.over.Load() {
+			return ErrClosed
+		}
 		if _, added := s.index.Put(w.block); added {
 			break
 		}
@@ -221,9 +232,6 @@ func (s *Store) settle(w *Writing, err error) {
 	}
 	s.noLongerPending(w.at.segment)
 	s.mu.Unlock()
-	if s.dirty.Add(w.block.RecordBytes()) >= s.cfg.FlushBytes {
-		wake(s.kick)
-	}
 	if s.memory && s.over.Load() {
 		s.note(s.giveBack())
 	}
