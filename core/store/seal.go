@@ -44,10 +44,10 @@ func (s *Store) seal(at int) (err error) {
 		err = s.medium.Sync(at)
 	}
 	if err == nil {
+		g.footer = content.Tail() // the tail may be there though its write fails: deletes have to mark their blocks
 		err = s.medium.Write(at, end-record.PageBytes, footer[tail:])
 	}
 	if err == nil {
-		g.footer = content.Tail()
 		err = s.medium.Sync(at)
 	}
 	g.disk.Unlock()

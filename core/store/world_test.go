@@ -105,9 +105,21 @@ func (w *world) delete(key string) bool {
 
 func (w *world) flush() error { return w.s.Flush(time.Now().Add(time.Minute)) }
 
-// accounts holds the sum of bytes to the capacity, and counts blocks another way.
+// accounts holds the sum of bytes to the capacity, and counts blocks and their bytes another way.
 func (w *world) accounts() {
 	st := w.s.Stats()
+	w.s.mu.Lock()
+	placed := int64(0)
+	for i := range w.s.segments {
+		if g := &w.s.segments[i]; g.hasRecords() {
+			placed += g.next
+		}
+	}
+	w.s.mu.Unlock()
+	records := int64(0)
+	w.s.index.Each(func(b *index.Block) { records += b.RecordBytes() })
+	require.Equal(w.t, records, st.LiveBytes)
+	require.LessOrEqual(w.t, records, placed)
 	require.Equal(w.t, st.CapacityBytes, st.LiveBytes+st.DeadBytes+st.FreeBytes)
 	require.GreaterOrEqual(w.t, st.FreeBytes, int64(0))
 	want := map[NS][2]int64{}
