@@ -105,7 +105,7 @@ func mwiStoreLeasePlace(id uint64, to *C.mw_store_place_t) C.mw_status_t {
 		if !there {
 			return errNone
 		}
-		to.fd, to.offset = C.int32_t(place.FD), C.uint64_t(place.Offset)
+		to.fd, to.offset = C.int32_t(place.FD.Disown()), C.uint64_t(place.Offset)
 		to.left_us = C.int64_t(max(0, time.Until(place.Until).Microseconds()))
 		return nil
 	})

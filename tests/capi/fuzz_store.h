@@ -113,6 +113,16 @@ static mw_status_t call_store_request(void)
 	return status;
 }
 
+static mw_status_t call_store_place(mw_store_lease_t lease)
+{
+	mw_store_place_t place = {.size = sizeof place, .fd = -1};
+	mw_status_t status = mw_store_lease_place(lease, rarely(64) ? NULL : &place);
+	CHECK((place.fd >= 0) == (status == MW_OK));
+	if (place.fd >= 0)
+		CHECK(close(place.fd) == 0);
+	return status;
+}
+
 static mw_status_t call_store_other(void)
 {
 	static char text[MW_STORE_LIST_BYTES];
@@ -121,9 +131,8 @@ static mw_status_t call_store_other(void)
 	mw_bytes_t prefix = {ADDRESS("key"), below(4)}, none = {0, 0};
 	int32_t fd;
 	uint8_t ok;
-	mw_store_place_t place = {.size = sizeof place};
 	switch (below(10)) {
-	case 7: return mw_store_lease_place(lease, rarely(64) ? NULL : &place);
+	case 7: return call_store_place(lease);
 	case 8: return mw_store_lease_end(lease, rarely(64) ? NULL : &ok);
 	case 9: return mw_store_warnings(some_store(), rarely(64) ? NULL : text, cap, rarely(64) ? NULL : &len);
 	case 0: return mw_store_event_fd(some_store(), rarely(64) ? NULL : &fd);

@@ -126,6 +126,12 @@ static void test_place(mw_store_lease_t lease)
 	CHECK(pread(place.fd, there, 5, (off_t)place.offset) == 5 && memcmp(there, "first", 5) == 0);
 	CHECK(pwrite(place.fd, &other, 1, (off_t)place.offset) == -1);
 	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, place.fd, 0) == MAP_FAILED);
+	int32_t first = place.fd;
+	STATUS(MW_OK, mw_store_lease_place(lease, &place));
+	CHECK(place.fd != first);
+	CHECK(close(place.fd) == 0);
+	CHECK(pread(first, there, 5, (off_t)place.offset) == 5);
+	CHECK(close(first) == 0);
 }
 
 static void test_lookup(mw_store_t s)

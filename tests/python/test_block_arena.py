@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -117,6 +119,77 @@ def test_a_lease_outlives_its_client(memory: Served) -> None:
     assert view == data
     del view
     memory.start()
+
+
+def fill(client: Client) -> None:
+    """Puts three times what there is room for."""
+    for n in range(80):
+        assert client.put(f"{n}", Random(n).randbytes(NUM_BYTES))
+
+
+def test_a_view_keeps_the_lease(memory: Served, seed: int) -> None:
+    """A view whose Lease is garbage shows its block for as long as the view is there."""
+    data = Random(seed).randbytes(NUM_BYTES)
+    with memory.client("m") as client:
+        assert client.put("key", data)
+        (lease,) = client.lookup(["key"])
+        assert lease is not None
+        view = memoryview(lease.data)
+        del lease
+        assert client.delete(["key"]) == 1
+        fill(client)
+        assert view == data
+        del view
+        fill(client)
+
+
+def test_no_descriptor_is_left(memory: Served, seed: int) -> None:
+    """Blocks that cannot be mapped are copied, and every lease is ended."""
+    blocks = [Random(seed + n).randbytes(5000) for n in range(200)]
+    keys = [f"block {n}" for n in range(200)]
+    with memory.client("m") as client:
+        assert all(client.batch_put(keys, blocks))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        begun = os.listdir("/proc/self/fd")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(begun) + 30, hard))
+        try:
+            leases = client.lookup(keys)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for lease, data in zip(leases, blocks, strict=True):
+            assert lease is not None
+            with lease as view:
+                assert view == data
+        del view, lease, leases
+        assert len(os.listdir("/proc/self/fd")) == len(begun)
+        fill(client)
+
+
+def test_closed_between_place_and_map(
+    memory: Served, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread closes the client, and other files take the numbers of its descriptors."""
+    data, others = Random(seed).randbytes(NUM_BYTES), list[int]()
+    with memory.client("m") as client:
+        assert client.put("key", data)
+        place_of = client._lib.store_lease_place
+
+        def place_then_close(*args: Any) -> int:
+            status = place_of(*args)
+            client.close()
+            for _ in range(50):
+                others.append(os.memfd_create("other"))
+                os.ftruncate(others[-1], 8 << 20)
+            return status
+
+        monkeypatch.setattr(client._lib, "store_lease_place", place_then_close)
+        (lease,) = client.lookup(["key"])
+        for other in others:
+            os.close(other)
+        assert lease is not None
+        assert isinstance(lease.data.obj, mmap.mmap)
+        assert lease.data == data
+        assert not lease.release()
 
 
 def test_killed_and_started_again(memory: Served, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,17 @@ func (f *FD) Close() error {
 	return wrap("close", closeNoted(raw, unix.Close))
 }
 
+// Disown gives the descriptor away, to code outside the library that closes it: the number, or -1 after
+// Close. A forked child keeps it.
+func (f *FD) Disown() int {
+	raw := int(f.raw.Swap(-1))
+	if raw >= 0 {
+		openFDs.Add(-1)
+		dropFD(raw)
+	}
+	return raw
+}
+
 // Dup returns a second descriptor of the same open file.
 func Dup(f *FD) (*FD, error) {
 	if err := injected("fcntl F_DUPFD_CLOEXEC"); err != nil {

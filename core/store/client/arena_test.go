@@ -239,7 +239,7 @@ func TestLeasedInPlace(t *testing.T) {
 		require.Nil(t, leases[1])
 		place, ok := leases[0].Place()
 		require.True(t, ok)
-		require.Positive(t, place.FD)
+		require.NoError(t, place.FD.Close())
 		there, err := leases[0].view.Bytes(place.Offset, len(data))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(data, there))

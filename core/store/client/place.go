@@ -1,17 +1,22 @@
 package client
 
-import "time"
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+)
 
 // Place is where a leased block lies: in the file FD, from Offset on. The bytes there are those of the block until
 // Until, as long as the connection is there; Lease.End says whether they have been.
 type Place struct {
-	FD     int // the lease's, until its Release
+	FD     *sys.FD // the caller's, who closes it
 	Offset int64
 	Until  time.Time
 }
 
 // Place says where the block lies, if that is memory which this process can map for reading. Its tag was compared
-// there. false: the lease is over, the server is gone, the bytes are wrong, or they are nothing to be mapped: Read tells.
+// there. false: the lease is over, the server is gone, the bytes are wrong, they are nothing to be mapped, or there is no
+// descriptor left: Read tells.
 func (l *Lease) Place() (Place, bool) {
 	if l.view == nil || !l.view.Mapped() || !l.live() || !l.view.Hold() {
 		return Place{}, false
@@ -21,7 +26,11 @@ func (l *Lease) Place() (Place, bool) {
 	if err != nil || l.link.tags.Clone().Of(l.key, data) != l.tag || !l.live() {
 		return Place{}, false
 	}
-	return Place{FD: l.view.FD(), Offset: l.place, Until: l.until}, true
+	fd, err := l.view.FD()
+	if err != nil {
+		return Place{}, false
+	}
+	return Place{FD: fd, Offset: l.place, Until: l.until}, true
 }
 
 // live reports whether the lease is not known to be over.

@@ -108,8 +108,8 @@ func (v *View) populate(at int64) error {
 	return nil
 }
 
-// FD is the descriptor, for a holder of the view.
-func (v *View) FD() int { return v.fd.Raw() }
+// FD is another descriptor of the arena, the caller's, for a holder of the view.
+func (v *View) FD() (*sys.FD, error) { return sys.Dup(v.fd) }
 
 // Hold keeps the view as it is until Release, also if it is closed. false: it has ended, because it was closed and
 // nobody has held it.

@@ -235,7 +235,8 @@ class Client(Submitting):
             By position; None for a miss.
         """
         ids, lengths = self._lease(keys)
-        return [self._read(number, lengths[at]) for at, number in enumerate(ids)]
+        kept = [Kept(self._lib, number) if number else None for number in ids]
+        return [self._read(*each) for each in zip(kept, lengths, strict=True)]
 
     def lengths(self, keys: Iterable[Key]) -> list[int]:
         """Says how long blocks are, without reading them.
@@ -264,10 +265,9 @@ class Client(Submitting):
         self._check(self._lib.store_lookup(self._id, request.struct, ids, lengths))
         return list(ids), list(lengths)
 
-    def _read(self, number: int, length: int) -> Lease | None:
-        if number == 0:
+    def _read(self, kept: Kept | None, length: int) -> Lease | None:
+        if kept is None:
             return None
-        kept = Kept(self._lib, number)
         view = kept.mapped(length)
         if view is not None:
             return Lease(view, kept)

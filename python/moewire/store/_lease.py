@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+import sys
 import time
 from contextlib import suppress
 
@@ -27,13 +29,18 @@ class Kept:
         if length == 0 or self._id is None:
             return None
         place = abi.mw_store_place_t(size=ctypes.sizeof(abi.mw_store_place_t))
+        asked = time.monotonic()
         if self._lib.check(self._lib.store_lease_place(self._id, place)) != abi.MW_OK:
             return None
-        self.until = time.monotonic() + place.left_us / 1e6
         ahead = place.offset % mmap.ALLOCATIONGRANULARITY
-        pages = mmap.mmap(
-            place.fd, ahead + length, prot=mmap.PROT_READ, offset=place.offset - ahead
-        )
+        try:
+            pages = _map(place.fd, ahead + length, place.offset - ahead)
+        except (OSError, ValueError):  # no descriptor or no address space is left: copy it
+            return None
+        finally:
+            os.close(place.fd)
+        self.until = asked + place.left_us / 1e6
+        pages.kept = self
         return memoryview(pages)[ahead:]
 
     def read(self, into: ctypes.c_uint8, address: int, num_bytes: int) -> None:
@@ -58,12 +65,25 @@ class Kept:
             self.end()
 
 
+class _Pages(mmap.mmap):
+    """A mapping that owns the lease of its block, which ends with the last view at the latest."""
+
+    kept: Kept | None = None
+
+
+def _map(fd: int, length: int, offset: int) -> _Pages:
+    if sys.version_info >= (3, 13):  # before, each mapping keeps a descriptor
+        return _Pages(fd, length, prot=mmap.PROT_READ, offset=offset, trackfd=False)
+    return _Pages(fd, length, prot=mmap.PROT_READ, offset=offset)
+
+
 class Lease:
     """The bytes of a block; a context manager that gives them as a memoryview, and releases them.
 
     They are a copy, or the block where it lies in the memory of a server of this host. Such a
     block stays what it is for 30 s, as long as the connection to the server is there, whatever
-    becomes of its key; the memory can be read in any case. What was read of it counts once
+    becomes of its key; the memory can be read in any case. Without ``release`` the lease ends with
+    the last view of ``data``, such as an array. What was read of it counts once
     ``release`` has returned True, or the ``with`` has ended without ``StaleHandleError``.
     """
 
