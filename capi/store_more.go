@@ -64,6 +64,7 @@ func mwiStoreLookup(id uint64, request *C.mw_store_request_t, ids *C.uint64_t, l
 		closing.Lock()
 		defer closing.Unlock()
 		if _, err := stores.get(id); err != nil {
+			client.Forget(found)
 			return client.ErrClosed
 		}
 		addLeases(o, found, ids, lengths)

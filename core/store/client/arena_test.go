@@ -290,6 +290,42 @@ func TestForgottenLeases(t *testing.T) {
 	require.Eventually(t, func() bool { return srv.Stats().Clients == 0 }, patience, time.Millisecond)
 }
 
+// closer is an engine at which a lookup waits for the end of the client.
+type closer struct {
+	server.Store
+	client atomic.Pointer[Client]
+}
+
+func (e *closer) Acquire(ns store.NS, keys [][]byte, leases []server.Lease) int {
+	if c := e.client.Load(); c != nil {
+		go func() { _ = c.Close() }()
+		<-c.closing
+	}
+	return e.Store.Acquire(ns, keys, leases)
+}
+
+// A lookup that ends because the client was closed keeps nothing of what it had found at another server.
+func TestClosedWhileLookingUp(t *testing.T) {
+	first, _ := shared(t, "", 8<<20)
+	last := &closer{}
+	second, _ := shared(t, "", 8<<20, func(c *server.Config) { last.Store, c.Store = c.Store, last })
+	before := sys.Stats().Mappings
+	c := dial(t, []*server.Server{first, second})
+	var keys [2][]byte
+	for n := 0; keys[0] == nil || keys[1] == nil; n++ {
+		key := fmt.Append(nil, n)
+		keys[c.serverOf(key)] = key
+	}
+	for _, key := range keys {
+		mustPut(t, c, string(key), noise(newRand(t), 100_000))
+	}
+	last.client.Store(c)
+	_, err := c.Lookup(keys[:], 0)
+	require.ErrorIs(t, err, ErrClosed)
+	require.NoError(t, c.Close())
+	require.Eventually(t, func() bool { return sys.Stats().Mappings == before }, patience, time.Millisecond)
+}
+
 // The session goes on over the socket that comes with the arena. Where the server has no room for that one it stays
 // where it is.
 func TestNearerSession(t *testing.T) {

@@ -39,6 +39,7 @@ func (c *Client) Lookup(keys [][]byte, hold time.Duration) ([]*Lease, error) {
 	leases := make([]*Lease, len(keys))
 	for _, t := range c.split(nil, &r) {
 		if err := c.lookup(t, hold, leases); err != nil && c.isClosed() {
+			Forget(leases)
 			return nil, ErrClosed
 		}
 	}
@@ -180,6 +181,15 @@ func (l *Lease) Release() {
 func (l *Lease) Forget() {
 	if l.view != nil && !l.given.Swap(true) {
 		l.view.Release()
+	}
+}
+
+// Forget forgets leases; nil is none.
+func Forget(leases []*Lease) {
+	for _, l := range leases {
+		if l != nil {
+			l.Forget()
+		}
 	}
 }
 
