@@ -6,14 +6,15 @@ import (
 )
 
 // nearer is a link over the socket that has come with the arena, in place of this one: it answers sooner than TCP.
-// Where no session comes about there, this link stays.
+// Where no session comes about there in half of the time that is left, this link stays.
 func (l *link) nearer(deadline time.Time) *link {
 	if l.view == nil {
 		return l
 	}
 	stop := context.AfterFunc(l.peer.client.ctx, func() { _ = l.near.Close() })
 	defer stop()
-	m, err := l.peer.session(l.near, deadline)
+	half := time.Now().Add(time.Until(deadline) / 2)
+	m, err := l.peer.session(l.near, half)
 	if err != nil {
 		_ = l.near.Close()
 		return l

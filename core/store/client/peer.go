@@ -162,6 +162,10 @@ func (p *peer) try(ctx context.Context, deadline time.Time) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
 	l, err := p.greet(nc, deadline)
+	if err == nil && !stop() {
+		l.closeView()
+		err = errors.Join(context.Cause(ctx), l.nc.Close())
+	}
 	if err != nil {
 		_ = nc.Close()
 		return nil, err
