@@ -36,7 +36,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"handles of a use before", "handles.go", "hs.all[at].id != id", "false"},
 	{"a release gives back what is read", "handles.go", "if h.ended = true; h.uses == 0 {", "if h.ended = true; true {"},
 	{"places without an arena", "get.go", "if placed && !c.shared {", "if false {"},
-	{"blocks of which the place was said are kept", "share.go", "\tj.end()\n", "\tj.hits = false\n"},
+	{"blocks of which the place was said are kept", "share.go", "\tj.end()\n", "\tclear(j.leases)\n"},
 	{"a release says nothing", "explicit.go", "there[i] = c.handles.release(", "there[i] = !c.handles.release("},
 	{"a descriptor for each share", "share.go", "defer func() { _ = fd.Close() }()", ""},
 	{"gaps in a block", "explicit.go", "j.said.Offset != uint64(h.given) ||", ""},
