@@ -64,6 +64,11 @@ func (m *Mapping) Offset(part []byte) (off int64, inside bool) {
 	return int64(start), start <= size && uintptr(len(part)) <= size-start // one before it is a large number
 }
 
+// KeepFromChildren has forked children not get the mapping.
+func (m *Mapping) KeepFromChildren() error {
+	return wrap("madvise MADV_DONTFORK", unix.Madvise(m.data, unix.MADV_DONTFORK))
+}
+
 // Unmap ends the mapping. Idempotent.
 func (m *Mapping) Unmap() error {
 	m.unmap.Do(func() {

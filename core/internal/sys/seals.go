@@ -41,6 +41,16 @@ func ReadOnly(fd *FD) (*FD, error) {
 	return newFD(raw), nil
 }
 
+// CanPopulate is an error where the kernel does not know Populate.
+func CanPopulate() error {
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, 0, 0, unix.MADV_POPULATE_READ)
+	err := injected("madvise MADV_POPULATE_READ")
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	return wrap("madvise MADV_POPULATE_READ", err)
+}
+
 // Populate makes the pages of a part of a mapping present for reading, as the kernel does it: where there
 // is no page it is an error, not a signal. Linux 5.14 or later.
 func Populate(data []byte) error {

@@ -1,9 +1,11 @@
 package local
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -167,6 +169,30 @@ func TestPlacesAreWithin(t *testing.T) {
 	stop := sys.FailCall("madvise", syscall.ENOMEM)
 	defer stop()
 	require.NoError(t, v.Read(0, got), "what is present stays")
+}
+
+// A kernel that cannot make pages present is found out before the view is used.
+func TestOldKernel(t *testing.T) {
+	stop := sys.FailCall("madvise MADV_POPULATE_READ", syscall.EINVAL)
+	defer stop()
+	_, err := NewView(arenaOf(t, 1<<20, "abc"), 1<<20, true)
+	require.ErrorIs(t, err, syscall.EINVAL)
+	require.ErrorContains(t, err, "Linux 5.14")
+}
+
+// A child of this process that is forked does not get the arena: it would keep the memory of a server that has ended.
+func TestChildrenDoNotGetTheArena(t *testing.T) {
+	v, err := NewView(arenaOf(t, 1<<20, "abc"), 1<<20, true)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, v.Close()) }()
+	data, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	_, ours, found := strings.Cut(string(data), strings.TrimPrefix(fmt.Sprintf("%p-", v.arena.Bytes()), "0x"))
+	require.True(t, found)
+	_, flags, found := strings.Cut(ours, "VmFlags: ")
+	require.True(t, found)
+	flags, _, _ = strings.Cut(flags, "\n")
+	require.Contains(t, strings.Fields(flags), "dc", "do not copy")
 }
 
 // A view that was closed lasts as long as it is held.

@@ -41,6 +41,9 @@ func NewView(fd *sys.FD, bytes int64, mapped bool) (*View, error) {
 }
 
 func (v *View) mapArena() error {
+	if err := sys.CanPopulate(); err != nil {
+		return fmt.Errorf("needs Linux 5.14 or later: %w", err)
+	}
 	sealed, err := sys.SealedForReaders(v.fd)
 	if err != nil {
 		return err
@@ -57,6 +60,9 @@ func (v *View) mapArena() error {
 		return fmt.Errorf("a file of %d bytes (sealed: %v, huge pages: %v), not sealed memory of %d", size, sealed, huge, v.bytes)
 	}
 	if v.arena, err = sys.MapReadOnly(v.fd, 0, v.bytes); err != nil {
+		return err
+	}
+	if err := v.arena.KeepFromChildren(); err != nil {
 		return err
 	}
 	v.there = make([]atomic.Uint64, (v.bytes+64*unitBytes-1)/(64*unitBytes))
