@@ -56,16 +56,25 @@ func (c *conn) deliver(arena Arena, name [message.NameBytes]byte) error {
 	if err != nil {
 		return errors.Join(err, ours.Close())
 	}
-	nc, err := local.Conn(ours)
+	nc, err := sys.UnixNet(ours)
 	if err == nil {
-		c.server.admit(nc)
+		c.server.admit(&nearConn{nc, c.nc.RemoteAddr()})
 	}
 	return err
 }
 
-// near reports whether a connection is one that deliver has made: its client has the arena.
+// nearConn is a connection that deliver has made: its client has the arena. It goes by the address of the
+// connection over which it came, for it has none itself.
+type nearConn struct {
+	*sys.UnixConn
+	of net.Addr
+}
+
+func (c *nearConn) RemoteAddr() net.Addr { return c.of }
+
+// near reports whether a connection is such a one.
 func near(nc net.Conn) bool {
-	_, is := nc.(*sys.UnixConn)
+	_, is := nc.(*nearConn)
 	return is
 }
 

@@ -141,6 +141,28 @@ func TestShareWithHostileClient(t *testing.T) {
 	require.Equal(t, message.AppendFound(nil, 1, []bool{true}), reply)
 }
 
+// A client of this host is logged by the address from which it had come.
+func TestNearClientHasAnAddress(t *testing.T) {
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	logged := make(chan string, 100)
+	srv, _ := serve(t, func(c *server.Config) { c.Arena, c.Log = m, func(line string) { logged <- line } })
+	r := open(t, srv)
+	i := r.invite()
+	status, _ := r.share(i.Name)
+	require.Equal(t, message.OK, status)
+	fd, socket, err := i.Await(time.Now().Add(20 * time.Second))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, fd.Close()) }()
+	nc, err := local.Conn(socket)
+	require.NoError(t, err)
+	_, err = nc.Write(make([]byte, 4096)) // no handshake
+	require.NoError(t, err)
+	require.Contains(t, <-logged, r.nc.LocalAddr().String()+" was refused")
+	require.NoError(t, nc.Close())
+}
+
 // A server that cannot make a descriptor says so, and one that has no arena has nothing to share.
 func TestShareFails(t *testing.T) {
 	_, r := sharing(t)
