@@ -2,6 +2,7 @@ package store
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -96,4 +97,18 @@ func TestCommitAfterClose(t *testing.T) {
 	require.NoError(t, w.put("a", "", payload("a", 1, 100)))
 	require.NoError(t, w.s.Close())
 	ends(t, "a commit", func() { require.ErrorIs(t, writing.Commit(), ErrClosed) })
+}
+
+// TestCloseFlushes: what was put and deleted before Close is so after a power cut.
+func TestCloseFlushes(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	for _, key := range []string{"a", "b"} {
+		require.NoError(t, w.put(key, "", payload(key, 1, 100)))
+	}
+	require.NoError(t, w.s.sealAllOpen())
+	require.True(t, w.delete("a"))
+	require.NoError(t, w.s.Close())
+	w.open(d.ends()[1])
+	require.Equal(t, []bool{false, true}, []bool{w.has("a"), w.has("b")})
 }

@@ -114,6 +114,9 @@ func (s *Store) isOrphan(b *index.Block) bool {
 // canMove opens a fresh segment if none is open, which has room for all of another one. Without it, as on a full disk, nothing
 // is evicted that is to stay.
 func (s *Store) canMove() bool {
+	for until := time.Now().Add(mostSealing); s.starting && time.Now().Before(until); {
+		s.await(s.turned, until) // another call is opening one
+	}
 	if s.open == none && !s.starting && s.numFree() > 0 {
 		s.tryStart(s.freeSegment())
 	}

@@ -166,7 +166,7 @@ func (c Config) filled() Config {
 	return c
 }
 
-// Close seals what is open, so that the next Open is quick, and releases everything. No other call may be running.
+// Close seals what is open, so that the next Open is quick, flushes, and releases everything. No other call may be running.
 // Idempotent. A lease or a Writing that has not ended keeps the memory of a medium in memory, until it ends; a read from
 // files fails.
 func (s *Store) Close() error {
@@ -181,7 +181,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	close(s.done)
 	s.stopped.Wait()
-	err := errors.Join(s.sealAll(), s.buryAll())
+	err := errors.Join(s.sealAll(), s.flush())
 	s.over.Store(true)
 	if !s.memory {
 		return errors.Join(err, s.medium.Close())

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,4 +81,36 @@ func (w *world) retrySoon() {
 	for i := range w.s.segments {
 		w.s.segments[i].lost = time.Time{}
 	}
+}
+
+// TestStartingIsWaitedFor: while another call opens a segment no hot block is evicted for want of one.
+func TestStartingIsWaitedFor(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	w.s.mu.Lock()
+	g := newGate(d, func(op string) bool { return op == "write" })
+	defer g.open()
+	var starting, asking sync.WaitGroup
+	starting.Go(func() {
+		w.s.mu.Lock()
+		defer w.s.mu.Unlock()
+		w.s.tryStart(w.s.freeSegment())
+	})
+	w.s.mu.Unlock()
+	<-g.arrived
+	can, asked := false, make(chan struct{})
+	asking.Go(func() {
+		w.s.mu.Lock()
+		defer w.s.mu.Unlock()
+		can = w.s.canMove()
+		close(asked)
+	})
+	select {
+	case <-asked: // too early
+	case <-time.After(20 * time.Millisecond):
+	}
+	g.open()
+	starting.Wait()
+	asking.Wait()
+	require.True(t, can)
 }
