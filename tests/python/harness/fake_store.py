@@ -177,6 +177,7 @@ class Client(Hand):
         key_file: str | None = None,
         transport: str = "auto",
         timeout_us: int = 250_000,
+        protection: str = "digest",
     ) -> None:
         super().__init__(Folder(Path(servers[0]), namespace))
         self._how = os.environ.get("MOEWIRE_TEST_STORE", "")
