@@ -112,6 +112,7 @@ void run_device() {
     bool worked = emu::turn(4096);
     if (!worked) usleep(50);
     l.lock();
+    for (const string &found : emu::uneven_barriers()) breach(found);
     d->changed.notify_all();
   }
 }

@@ -1,4 +1,5 @@
 #include "fibres.h"
+#include "trace.h"
 
 #include <csetjmp>
 #include <cstdlib>
@@ -99,9 +100,34 @@ void pause() {
   leave();
 }
 
+static std::vector<std::string> uneven;
+static const size_t most_uneven = 16;
+
+std::vector<std::string> uneven_barriers() {
+  std::lock_guard<std::mutex> l(turns);
+  std::vector<std::string> found;
+  found.swap(uneven);
+  return found;
+}
+
+// Notes threads that do not wait at the same place.
+static void compare_places(const block *b) {
+  const fibre *first = nullptr;
+  for (const fibre &f : b->fibres) {
+    if (f.is != fibre::AT_BARRIER) continue;
+    if (!first) first = &f;
+    if (f.waits_at.line == first->waits_at.line && !strcmp(f.waits_at.file, first->waits_at.file)) continue;
+    if (uneven.size() < most_uneven)
+      uneven.push_back(std::string(b->of->l.name) + ": a thread waits at " + name_of(first->waits_at) + ", another one of its block at " +
+                       name_of(f.waits_at));
+    return;
+  }
+}
+
 static void release_barrier(block *b) {
   if (b->at_barrier == 0 || b->at_barrier < b->alive) return;
   b->at_barrier = 0;
+  compare_places(b);
   if (b->barrier_counts) barrier_passed(b->trace);
   for (fibre &f : b->fibres)
     if (f.is == fibre::AT_BARRIER) f.is = fibre::RUNS;
@@ -111,6 +137,7 @@ void barrier(site at) {
   block *b = current->of;
   b->barrier_counts = emu::barrier_counts(at);
   b->at_barrier++;
+  current->waits_at = at;
   current->is = fibre::AT_BARRIER;
   release_barrier(b);
   leave();
@@ -186,7 +213,7 @@ static void admit() {
     b->exchanges.resize((r->l.threads + warp - 1) / warp);
     for (unsigned t = 0; t < r->l.threads; t++)
       b->fibres[t] = fibre{{t, 0, 0}, {b->index, 0, 0}, {r->l.threads, 1, 1}, {r->l.blocks, 1, 1}, b.get(),
-                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr, trace_of(b->trace, t)};
+                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr, trace_of(b->trace, t), {}};
     resident.push_back(std::move(b));
     if (r->next == r->l.blocks) waiting.pop_front();
   }

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "races.h"
 
@@ -25,6 +27,7 @@ struct fibre {
   unsigned waits_for; // generation of a shuffle
   struct exchange *at;
   thread_trace *trace;
+  site waits_at; // of a barrier
 };
 
 // A kernel by its name, with its parameters by address.
@@ -49,6 +52,10 @@ void kill_all();           // no launch goes on; all are freed
 // Lets resident fibres take turns. Returns false if all that is left waits for
 // something outside.
 bool turn(int steps);
+
+// Barriers at which threads of a block met others that waited at another one: what a device
+// does then is not defined. One line each; they are told once.
+std::vector<std::string> uneven_barriers();
 
 void seed(uint64_t value, int yields_per_256, int resident_blocks);
 

@@ -179,6 +179,8 @@ MW_INLINE void mw_remote_send_rows(const mw_remote_send_args &a, int rank, mw_re
     h.first += h.rows;
     more = h.first < h.total;
   }
+  // A piece without rows has no barrier: other threads may still look at what was left before.
+  __syncthreads();
   if (kept && mw_remote_speaks(rank)) mw_remote_leave(c, rank, MW_REMOTE_ROWS);
 }
 
