@@ -82,17 +82,10 @@ func (n *Notary) judge(frame []byte) Reason {
 	b := frame[LengthBytes:]
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	id := binary.LittleEndian.Uint32(b[4:])
-	sign := n.ring.signer(id)
+	if reason := n.ring.judge(frame, kindDatagram); reason != 0 {
+		return reason
+	}
 	switch {
-	case sign == nil:
-		return ErrKeyID
-	case !sign.genuine(frame):
-		return ErrMAC
-	case b[0] != Version:
-		return ErrVersion
-	case kind(b[1]) != kindDatagram:
-		return ErrKind
 	case b[2] != 0 || b[3] != 0:
 		return ErrField
 	case !fresh(signedAt(frame), uint64(clock(n.now))):

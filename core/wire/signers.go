@@ -1,5 +1,7 @@
 package wire
 
+import "encoding/binary"
+
 // ringSigners are the signers of a ring's keys for one use. They follow a Reload. For one
 // goroutine at a time.
 type ringSigners struct {
@@ -28,6 +30,24 @@ func (r *ringSigners) current() (id uint32, sign *signer) {
 		}
 	}
 	return id, newSigner(nobodysKey()[:])
+}
+
+// judge says why a frame of at least eight bytes of header is not one that a key's holder has
+// made, of this version and kind: the key's id stands at offset 4.
+func (r *ringSigners) judge(frame []byte, want kind) Reason {
+	b := frame[LengthBytes:]
+	sign := r.signer(binary.LittleEndian.Uint32(b[4:]))
+	switch {
+	case sign == nil:
+		return ErrKeyID
+	case !sign.genuine(frame):
+		return ErrMAC
+	case b[0] != Version:
+		return ErrVersion
+	case kind(b[1]) != want:
+		return ErrKind
+	}
+	return 0
 }
 
 // signer is that of a key; nil if there is no such key.

@@ -183,16 +183,10 @@ func (s *Singles) Open(frame []byte) (SingleHead, error) {
 
 // judge looks at key and tag, and only then at the rest.
 func (s *Singles) judge(frame, b []byte, head *SingleHead) Reason {
-	sign := s.ring.signer(head.KeyID)
+	if reason := s.ring.judge(frame, kindSingle); reason != 0 {
+		return reason
+	}
 	switch {
-	case sign == nil:
-		return ErrKeyID
-	case !sign.genuine(frame):
-		return ErrMAC
-	case b[0] != Version:
-		return ErrVersion
-	case kind(b[1]) != kindSingle:
-		return ErrKind
 	case head.Reply:
 		return ErrDirection
 	case b[2] != 0 || b[86]|b[87] != 0 || head.Status != 0:
