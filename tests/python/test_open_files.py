@@ -18,7 +18,9 @@ import json, logging, resource, sys
 soft, hard, most = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 import moewire
+from moewire._native.lib import library
 from moewire.doctor import _machine
+library().version()  # Go has begun, and has raised the limit
 class Lines(logging.Handler):
     def emit(self, record): lines.append(record.getMessage())
 lines = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -114,6 +115,9 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.forked = False
+        # The soft limit of descriptors as it was said last. Go raises it in a thread that the
+        # library starts while it is loaded, so it is read before.
+        self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         dll = _open(path)
         for name, (result, arguments) in abi.SIGNATURES.items():
             setattr(self, name.removeprefix("mw_"), _bind(dll, path, name, result, arguments))

@@ -16,7 +16,7 @@ from .. import _abi as abi
 from ..errors import ClosedError, DeadlineError, MoewireError
 from . import deferred_log, names
 from .event_log import EventLog
-from .lib import fill, library
+from .lib import Library, fill, library
 from .memory import MappingCache
 from .plan import SLICE_US
 
@@ -34,8 +34,10 @@ def size_hint(shape: abi.mw_shape_t) -> int:
     return num_bytes.value
 
 
-def _say_raised(before: int, now: int) -> None:
-    """The first buffer of a process raises its limit of descriptors."""
+def _say_raised(lib: Library) -> None:
+    """The library, and the first buffer of a process, raise its limit of descriptors."""
+    before, now = lib.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lib.open_files = now
     if now != before:
         logging.getLogger("moewire").info(
             "open files: the limit of this process was %d and is %d now", before, now
@@ -80,9 +82,8 @@ class Runtime:
         )
         texts = fill(config, tuning)
         self._names = names.of_buffer(tuning)
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         names.check(self.lib, self.lib.buffer_create(byref(config), byref(self.id)), self._names)
-        _say_raised(before, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        _say_raised(self.lib)
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
 
