@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/moewire/moewire/core/store/record"
 )
@@ -19,12 +20,14 @@ type disk struct {
 	data, durable [][]byte
 	touched       map[[2]int64]bool // segment and page, written since the last Sync
 	bad           map[[2]int64]bool // segment and page that cannot be read
+	room          int               // segments that there is room for; 0: for all
+	taken         map[int]bool      // segments that have their room
 	fault         func(op string) (written float64, err error)
 	before        atomic.Pointer[func(op string)] // called at the beginning of each call, without a lock
 }
 
 func newDisk(segmentBytes int64, numSegments int) *disk {
-	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}, bad: map[[2]int64]bool{}}
+	d := &disk{segmentBytes: segmentBytes, touched: map[[2]int64]bool{}, bad: map[[2]int64]bool{}, taken: map[int]bool{}}
 	d.secret[0] = 7
 	for range numSegments {
 		d.data = append(d.data, make([]byte, segmentBytes))
@@ -44,6 +47,13 @@ func (d *disk) fails(fault func(op string) (written float64, err error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fault = fault
+}
+
+// hasRoom says for how many segments there is room from now on; 0: for all.
+func (d *disk) hasRoom(numSegments int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.room = numSegments
 }
 
 // calls has f called at the beginning of each call from now on.
@@ -67,6 +77,13 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	share, err := d.failing("write")
+	switch {
+	case err != nil:
+	case d.room > 0 && !d.taken[segment] && len(d.taken) >= d.room:
+		return syscall.ENOSPC
+	default:
+		d.taken[segment] = true
+	}
 	for _, p := range pieces {
 		whole := int64(len(p))
 		if err != nil {

@@ -117,7 +117,7 @@ func (s *Store) canMove() bool {
 	for until := time.Now().Add(mostSealing); s.starting && time.Now().Before(until); {
 		s.await(s.turned, until) // another call is opening one
 	}
-	if s.open == none && !s.starting && s.numFree() > 0 {
+	for s.open == none && !s.starting && s.numFree() > 0 {
 		s.tryStart(s.freeSegment())
 	}
 	return s.open != none
@@ -128,10 +128,15 @@ func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.
 // victim is the segment to be reclaimed, or none: also if one that is not sealed yet has fewer hot bytes, since to move the
 // others would make no room. The caller holds mu.
 func (s *Store) victim(v *verdict) int {
+	return s.coldest(v, func(int) bool { return true })
+}
+
+// coldest is the victim among the segments that may be taken.
+func (s *Store) coldest(v *verdict, may func(at int) bool) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		if g.pending > 0 || !g.mayBeWritten() || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
+		if !may(i) || g.pending > 0 || !g.mayBeWritten() || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
 			continue
 		}
 		if best == none || v.hotBytes[i] < v.hotBytes[best] {
@@ -145,17 +150,14 @@ func (s *Store) victim(v *verdict) int {
 }
 
 // victimWithoutMoves is for a store that has no segment left for blocks that are moved, as after a kill while one was being
-// emptied: it takes a segment that has no pinned blocks, and none of its blocks stays. A disk that cannot be written to must not
-// cost all blocks in this way.
+// emptied, or where the disk is smaller than the store: it takes a segment that has no pinned blocks, and none of its blocks
+// stays. A disk that cannot be written to must not cost all blocks in this way: all segments that are not used have to lack room.
 func (s *Store) victimWithoutMoves(v *verdict) int {
-	if s.has(stateLost) {
+	if s.hasBroken() || s.starting || s.numFree() > 0 {
 		return none
 	}
-	v.since, v.hotBytes = ^uint64(0), v.pinnedBytes
-	if at := s.victim(v); at != none && v.hotBytes[at] == 0 {
-		return at
-	}
-	return none
+	v.since = ^uint64(0)
+	return s.coldest(v, func(at int) bool { return v.pinnedBytes[at] == 0 })
 }
 
 // empty moves the hot blocks of a segment to the open one, then evicts the others. Where one of the former has no other place it

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/store/record"
 )
 
@@ -91,9 +92,16 @@ func (s *Store) begin(spare int, p *patience) error {
 			return s.noRoom()
 		case s.starting:
 			s.await(s.turned, p.until)
+		case s.dueForRoom() != none:
+			s.tryStart(s.dueForRoom())
 		case s.numFree() > spare:
 			s.tryStart(s.freeSegment())
-		case spare == forMove || !s.makeRoom(p):
+		case spare == forMove:
+			return s.noRoom()
+		case s.makeRoom(p):
+		case s.numNoRoom > 0 && s.numFree() > 0: // all that there is room for, which is too little to keep one for moves
+			s.tryStart(s.freeSegment())
+		default:
 			return s.noRoom()
 		}
 	}
@@ -158,17 +166,24 @@ func (s *Store) tryStart(at int) {
 	life, err := s.start(at)
 	s.mu.Lock()
 	s.starting = false
+	line := ""
 	if err != nil {
-		s.lose(at, err)
+		line = s.lose(at, err)
 	} else {
 		g.state, g.next, g.placed = stateOpen, record.PageBytes, g.placed[:0]
 		g.namespaces = map[uint16]struct{}{}
 		g.life.Store(life)
 		g.lost = time.Time{}
+		s.setNoRoom(g, false)
 		s.open = at
 	}
 	s.turn()
 	wake(s.ahead)
+	if line != "" {
+		s.mu.Unlock() // what takes the line may be slow
+		s.cfg.Log(line)
+		s.mu.Lock()
+	}
 }
 
 // start makes room for a segment, and writes its first page where that lasts. It returns the segment's new life.
@@ -197,10 +212,44 @@ func (s *Store) firstPage(life uint64) []byte {
 	return page
 }
 
-// lose sets a segment aside that cannot be written to.
-func (s *Store) lose(at int, err error) {
-	s.segments[at].state, s.segments[at].lost = stateLost, time.Now()
+// lose sets a segment aside that cannot be written to. It returns the line to be logged: none for a want of room but the first.
+func (s *Store) lose(at int, err error) (line string) {
+	g := &s.segments[at]
+	g.state, g.lost = stateLost, time.Now()
 	s.failed = err
 	s.counts.writeErrors.Add(1)
-	s.cfg.Log(fmt.Sprintf("segment %d cannot be written to and is tried again in %v: %v", at, retryLost, err))
+	if !medium.LacksRoom(err) {
+		s.setNoRoom(g, false)
+		return fmt.Sprintf("segment %d cannot be written to and is tried again in %v: %v", at, retryLost, err)
+	}
+	if g.noRoom {
+		s.putOff()
+		return ""
+	}
+	if s.setNoRoom(g, true); s.numNoRoom > 1 {
+		return ""
+	}
+	return fmt.Sprintf("there is no room for segment %d: the store is as large as there is room, and tries again every %v: %v",
+		at, retryLost, err)
+}
+
+// putOff has all segments wait for room, as a try has failed.
+func (s *Store) putOff() {
+	for i := range s.segments {
+		if g := &s.segments[i]; g.noRoom {
+			g.lost = time.Now()
+		}
+	}
+}
+
+// setNoRoom notes whether the medium has room for a segment.
+func (s *Store) setNoRoom(g *segment, lacks bool) {
+	if g.noRoom == lacks {
+		return
+	}
+	if g.noRoom = lacks; lacks {
+		s.numNoRoom++
+	} else {
+		s.numNoRoom--
+	}
 }

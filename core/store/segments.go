@@ -34,6 +34,7 @@ type segment struct {
 	placed     []record.Hash
 	namespaces map[uint16]struct{} // of placed: the footer needs room for them
 	lost       time.Time           // when the medium could last not write to it
+	noRoom     bool                // the medium had no room for it when it was last begun
 	owed       bool                // it was emptied, and its records could not be made none so far
 
 	life atomic.Uint64 // a random number, in every record's check
@@ -58,7 +59,7 @@ func (g *segment) isFree() bool {
 	switch {
 	case g.state == stateEmptied && g.refs.Load() == 0 && g.pending == 0:
 		g.state = stateFree
-	case g.state == stateLost && g.mayBeWritten():
+	case g.state == stateLost && !g.noRoom && g.mayBeWritten():
 		g.state = stateFree
 	}
 	return g.state == stateFree
@@ -88,6 +89,27 @@ func (s *Store) freeSegment() int {
 		}
 	}
 	panic("store: no free segment")
+}
+
+// dueForRoom is a segment that the medium had no room for and that is to be tried again, or none. All others of them wait for
+// what comes of it: a full disk costs one call every retryLost.
+func (s *Store) dueForRoom() int {
+	for i := range s.segments {
+		if g := &s.segments[i]; s.numNoRoom > 0 && g.noRoom && g.state == stateLost && g.mayBeWritten() {
+			return i
+		}
+	}
+	return none
+}
+
+// hasBroken reports whether the medium could not write to a segment for another reason than a want of room.
+func (s *Store) hasBroken() bool {
+	for i := range s.segments {
+		if g := &s.segments[i]; g.state == stateLost && !g.noRoom {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Store) has(what state) bool {

@@ -25,6 +25,7 @@ type Stats struct {
 	LiveBytes     int64 `json:"live_bytes" metric:"bytes,state=live" help:"Bytes of the capacity; live: records of blocks."`
 	DeadBytes     int64 `json:"dead_bytes" metric:"bytes,state=dead" help:"Records that were blocks, or are not yet."`
 	FreeBytes     int64 `json:"free_bytes" metric:"bytes,state=free" help:"Bytes without a record."`
+	NoRoomBytes   int64 `json:"no_room_bytes" metric:"no_room_bytes" help:"Of the free bytes: segments that the disk has no room for."`
 	ReservedBytes int64 `json:"reserved_bytes" metric:"reserved_bytes" help:"Blocks that are being written; in memory a part of the dead bytes."`
 	IndexBytes    int64 `json:"index_bytes" metric:"index_bytes" help:"Memory of the index."`
 	NumBlocks     int   `json:"num_blocks" metric:"blocks" help:"Blocks that there are."`
@@ -106,6 +107,7 @@ func (s *Store) bytes(st *Stats) {
 			placed += g.next
 		}
 	}
+	st.NoRoomBytes = int64(s.numNoRoom) * st.SegmentBytes
 	s.mu.Unlock()
 	st.LiveBytes = s.live.Load()
 	st.DeadBytes = max(0, placed-st.LiveBytes)

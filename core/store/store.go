@@ -104,6 +104,7 @@ type Store struct {
 	open       int // the segment that is written to, or none
 	closed     bool
 	failed     error  // the latest failure to begin a segment
+	numNoRoom  int    // segments that the medium has no room for
 	stuck      error  // the latest failure to make one free, until it works
 	seq        uint64 // of records
 	staged     int64

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -149,10 +150,14 @@ func TestBlocksWithoutSuper(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	f := opened(t, t.TempDir(), leastBytes)
 	require.NoError(t, f.Write(0, 0, []byte("x")))
-	stop := sys.FailCall("fallocate", os.ErrPermission)
-	require.Error(t, f.Write(1, 0, []byte("x")))
-	require.NoError(t, f.Write(0, 10, []byte("x")))
-	stop()
+	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EIO, os.ErrPermission} {
+		stop := sys.FailCall("fallocate", cause)
+		err := f.Write(1, 0, []byte("x"))
+		require.ErrorIs(t, err, cause)
+		require.Equal(t, cause != syscall.EIO && cause != os.ErrPermission, LacksRoom(err), "%v", cause)
+		require.NoError(t, f.Write(0, 10, []byte("x")))
+		stop()
+	}
 	require.NoError(t, f.Write(1, 0, []byte("x")))
 }
 

@@ -5,6 +5,8 @@ package medium
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"syscall"
 )
 
 // Bounds.
@@ -45,6 +47,14 @@ type Medium interface {
 	Sync(segment int) error
 	// Close releases everything. Idempotent.
 	Close() error
+}
+
+// LacksRoom reports whether a call failed for want of room for a segment: on a disk, in a quota, in a file or in memory.
+// Segments that have their room can be written to all the same.
+func LacksRoom(err error) bool {
+	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.ENOMEM}, func(want error) bool {
+		return errors.Is(err, want)
+	})
 }
 
 // SegmentBytesFor is the size of the segments of a store: capacity/64, a power of two, within the bounds.
