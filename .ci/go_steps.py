@@ -96,10 +96,25 @@ def go_check() -> None:
 
 
 def go_test() -> None:
-    """What go-race does not run, cgo on. Random tests have few seeds: the rest has more."""
+    """What neither go-race nor go-compute run, cgo on. The rest has more seeds of random tests."""
     env, raced = {"CGO_ENABLED": "1"}, concurrent_packages()
-    go("go-test", "-short", *sorted({f"./{name}" for name in go_packages()} - {*raced}), env=env)
+    names = {name for name in go_packages() if not only_computes(name)}
+    go("go-test", "-short", *sorted({f"./{name}" for name in names} - {*raced}), env=env)
     go("go-test-plain", "-short", f"-run=^({'|'.join(plain(raced))})$", *raced, env=env)
+
+
+def go_compute() -> None:
+    """What only computes, cgo on: the kernels on the emulated device, the models, the words."""
+    names = sorted(f"./{name}" for name in go_packages() if only_computes(name))
+    go("go-compute", "-short", *names, env={"CGO_ENABLED": "1"})
+
+
+# Packages, and what is below them, whose tests have no bound of time but one for what hangs.
+COMPUTES = (EMULATED, "core/device/cpu", "tests/boundaries", "tests/model")
+
+
+def only_computes(package: str) -> bool:
+    return package in COMPUTES or package.startswith(tuple(f"{name}/" for name in COMPUTES))
 
 
 def plain(packages: list[str]) -> list[str]:
@@ -178,7 +193,10 @@ def go_each(step: str, names: dict[str, list[str]]) -> None:
 
 def go_bench() -> None:
     """Every benchmark once, so that they stay alive."""
-    run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
+    texts = {name: (ROOT / name).read_text() for name in sources("*_test.go")}
+    folders = {Path(name).parent for name, text in texts.items() if "\nfunc Benchmark" in text}
+    packages = sorted(f"./{folder}" for folder in folders)
+    run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", *packages)
 
 
 def go_long() -> None:

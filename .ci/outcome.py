@@ -8,8 +8,9 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+from lanes import Lanes
 
 
 class StepError(Exception):
@@ -24,7 +25,9 @@ class StepSkipped(Exception):
 class Step:
     """A step; its tests run in a tier.
 
-    Neighbours with the same `beside` run at the same time, as commands of their own.
+    Neighbours with the same `beside` run at the same time, as commands of their own. A `patient`
+    one takes what the others leave of the processors: nothing in it has a bound of time, but
+    those that only end what hangs.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Step:
     needs: tuple[str, ...] = field(default=())
     tier: str = "check"
     beside: str = ""
+    patient: bool = False
 
 
 @dataclass
@@ -71,8 +75,9 @@ def cpu_seconds() -> float:
 def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
     """Runs one step as a command of its own; its outcome, and what it wrote."""
     begin = time.monotonic()
+    last = ("nice", "-n", PATIENCE) if step.patient else ()
     process = subprocess.Popen(
-        [*program, "--quiet", step.name],
+        [*last, *program, "--quiet", step.name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -97,16 +102,13 @@ def not_run(broken: Outcome | None) -> str:
     return f"not run: {broken.reason}\n" if broken else ""
 
 
-# The steps of a group that have begun: their outcomes, and what they wrote.
-Started = dict[str, "Future[tuple[Outcome, str]]"]
-
-
 class Runner:
     """Runs steps, says which is under way, and keeps their outcomes by name."""
 
     def __init__(self, steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> None:
         self.steps, self.quiet, self.program = steps, quiet, program
         self.outcome: dict[str, Outcome] = {}
+        self.written: dict[str, str] = {}  # of steps that ran beside others
         self.begin = time.monotonic()
 
     def run(self) -> dict[str, Outcome]:
@@ -118,7 +120,7 @@ class Runner:
                     end += 1
             self.run_group(at, self.steps[at:end])
             at = end
-        return self.outcome
+        return {step.name: self.outcome[step.name] for step in self.steps}
 
     def run_group(self, at: int, steps: list[Step]) -> None:
         """One step, its output as it comes; or several at once, each one's when it has ended."""
@@ -130,32 +132,29 @@ class Runner:
             return
         if not self.quiet:
             print(f"\nside by side: {', '.join(step.name for step in steps)}", flush=True)
-        started: Started = {}
-        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            for step in steps:
-                started[step.name] = pool.submit(self.run_beside, step, dict(started))
+        lanes = Lanes(steps, self.run_beside)
+        with lanes.running(AT_ONCE):
             for i, step in enumerate(steps):
-                outcome, text = started[step.name].result()
-                self.outcome[step.name] = outcome
+                lanes.wait_for(step)
                 self.tell(at + i, step)
-                print(text, end="", flush=True)
-                if outcome.result == "FAILED":
+                print(self.written[step.name], end="", flush=True)
+                if self.outcome[step.name].result == "FAILED":
                     print(f"FAILED {step.name}", flush=True)
 
-    def run_beside(self, step: Step, started: Started) -> tuple[Outcome, str]:
-        """One step of a group, after those of the group that it needs: they began before it."""
-        others = {name: started[name].result()[0] for name in step.needs if name in started}
-        broken = self.broken(step, others)
+    def run_beside(self, step: Step) -> None:
+        """One step of a group; those of the group that it needs have ended."""
+        broken = self.broken(step)
         if broken:
-            return broken, not_run(broken)
+            self.outcome[step.name], self.written[step.name] = broken, not_run(broken)
+            return
         self.say(f"{step.name} begins")
         outcome, text = run_apart(step, self.program)
+        self.outcome[step.name], self.written[step.name] = outcome, text
         self.say(f"{step.name} {outcome.result}, {outcome.seconds:.1f} s")
-        return outcome, text
 
-    def broken(self, step: Step, others: dict[str, Outcome] | None = None) -> Outcome | None:
+    def broken(self, step: Step) -> Outcome | None:
         """That a step is not run, if what it needs has not passed."""
-        known = {**self.outcome, **(others or {})}
+        known = self.outcome
         wrong = [name for name in step.needs if name in known and known[name].result != "passed"]
         return Outcome("not run", reason=f"{', '.join(wrong)} did not pass") if wrong else None
 
@@ -178,9 +177,11 @@ class Runner:
         return f"{minutes}m{seconds:02d}s"
 
 
-# How many steps run at once, one process each, for two cores. With three the rest took as long,
-# and tests ran into their time limits; also where the third was a suite that mostly waits.
+# How many steps run at once, one process each, for two cores. With a third one tests ran into
+# their time limits, also where it was a suite that mostly waits. A patient one takes what these
+# leave, and a little of what all want: with the last priority it might never end.
 AT_ONCE = 2
+PATIENCE = "10"
 
 
 def run_steps(steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> dict[str, Outcome]:

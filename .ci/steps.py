@@ -35,6 +35,7 @@ from go_steps import (
     go_all,
     go_bench,
     go_check,
+    go_compute,
     go_long,
     go_pure,
     go_race,
@@ -56,7 +57,7 @@ def pytest_steps(tier: str) -> list[Step]:
     return [pytest_step(suite, tier) for suite in here if suite != "wheel"]
 
 
-def pytest_step(suite: str, tier: str) -> Step:
+def pytest_step(suite: str, tier: str, *, patient: bool = False) -> Step:
     name = f"pytest-{suite}" if tier == "test" else f"{tier}-{suite}"
 
     def action() -> None:
@@ -65,7 +66,7 @@ def pytest_step(suite: str, tier: str) -> Step:
     action.__doc__ = f"pytest tests/{suite}, what is in tier {tier}."
     needs = ("install", "wheel") if (suite, tier) == ("wheel", "all") else ("install",)
     # They wait for one another and for deadlines as long as they work.
-    return Step(name, action, needs, tier, beside=tier)
+    return Step(name, action, needs, tier, beside=tier, patient=patient)
 
 
 def pytest_fuzz_step(suite: str) -> Step:
@@ -79,13 +80,15 @@ def pytest_fuzz_step(suite: str) -> Step:
 
 
 def lint_steps() -> list[Step]:
+    return [Step("venv", venv), Step("gofmt", gofmt), *linters("lint")]
+
+
+def linters(beside: str) -> list[Step]:
     return [
-        Step("venv", venv),
-        Step("gofmt", gofmt),
-        Step("vet", vet, beside="lint"),
-        Step("staticcheck", staticcheck, beside="lint"),
-        Step("ruff", ruff, ("venv",), beside="lint"),
-        Step("mypy", mypy, ("venv",), beside="lint"),
+        Step("vet", vet, beside=beside, patient=True),
+        Step("staticcheck", staticcheck, beside=beside, patient=True),
+        Step("ruff", ruff, ("venv",), beside=beside, patient=True),
+        Step("mypy", mypy, ("venv",), beside=beside, patient=True),
     ]
 
 
@@ -105,13 +108,16 @@ def check_steps() -> list[Step]:
 
 def test_steps() -> list[Step]:
     return [
-        *lint_steps(),
+        Step("venv", venv),
+        Step("gofmt", gofmt),
         Step("install", install, ("venv",)),
+        *linters("test"),
         *spread(
             pytest_steps("test"),
-            Step("go-test", go_test, tier="test", beside="test"),
+            Step("go-compute", go_compute, tier="test", beside="test", patient=True),
             Step("go-race", go_race, tier="test", beside="test"),
-            Step("go-pure", go_pure, tier="test", beside="test"),
+            Step("go-test", go_test, tier="test", beside="test"),
+            Step("go-pure", go_pure, tier="test", beside="test", patient=True),
         ),
     ]
 
@@ -122,14 +128,14 @@ def rest_steps() -> list[Step]:
         Step("install", install, ("venv",)),
         *spread(
             pytest_steps("all"),
-            Step("kernels", kernels, ("venv",), "all", beside="all"),
+            Step("kernels", kernels, ("venv",), "all", beside="all", patient=True),
             Step("go-all", go_all, tier="all", beside="all"),
             Step("rdma", rdma, tier="all", beside="all"),
-            Step("fuzz", fuzz, tier="all", beside="all"),
         ),
-        Step("wheel", wheel, ("venv", "kernels"), "all", beside="all"),
-        Step("go-bench", go_bench, tier="all", beside="all"),
-        pytest_step("wheel", "all"),
+        Step("wheel", wheel, ("venv", "kernels"), "all", beside="all", patient=True),
+        pytest_step("wheel", "all", patient=True),
+        Step("fuzz", fuzz, tier="all", beside="all", patient=True),
+        Step("go-bench", go_bench, tier="all", beside="all", patient=True),
         Step("complete", complete, tier="all"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -76,6 +77,46 @@ def test_neighbours_run_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert re.search(r"--- \[0m\d\ds\] left begins\n", said)
     assert re.search(r"--- \[0m\d\ds\] broken FAILED, \d", said)
     assert "FAILED broken" in said
+
+
+BESIDE = """
+import os, sys, time, pathlib
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[-1]
+(folder / name).write_text(str(os.nice(0)))
+end = time.monotonic() + 60
+all_there = lambda: {"a", "b", "patient"} <= {path.name for path in folder.iterdir()}
+while not all_there() and time.monotonic() < end:
+    time.sleep(0.01)
+if name == "b":
+    time.sleep(0.3)
+print("after", *sorted(path.name for path in folder.glob("*.ended")))
+(folder / f"{name}.ended").touch()
+sys.exit(not all_there())
+"""
+
+
+def test_a_patient_step_takes_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs beside as many others as there would be without it, and gives way to them."""
+    steps = [
+        Step("a", fails, beside="here"),
+        Step("b", fails, beside="here"),
+        Step("patient", fails, beside="here", patient=True),
+        Step("late", fails, ("patient", "b"), beside="here", patient=True),
+    ]
+    outcome = run_steps(steps, False, [sys.executable, "-c", BESIDE, str(tmp_path)])
+    assert [(name, o.result) for name, o in outcome.items()] == [
+        (step.name, "passed") for step in steps
+    ]
+    nice = {name: int((tmp_path / name).read_text()) for name in outcome}
+    assert nice["a"] == nice["b"] == os.nice(0)
+    assert nice["patient"] == nice["late"] > nice["a"]
+    assert "after a.ended b.ended patient.ended" in capsys.readouterr().out
+
+
+def test_lanes_without_other_work_take_patient_steps(tmp_path: Path) -> None:
+    steps = [Step(name, fails, beside="here", patient=True) for name in ("a", "b", "patient")]
+    outcome = run_steps(steps, True, [sys.executable, "-c", BESIDE, str(tmp_path)])
+    assert {o.result for o in outcome.values()} == {"passed"}
 
 
 def test_the_summary() -> None:

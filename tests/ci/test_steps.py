@@ -163,6 +163,7 @@ def test_every_go_test_is_run_once_at_least(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(go_steps, "go", go)
     go_steps.go_test()
+    go_steps.go_compute()
     go_steps.go_race()
     for test in go_steps.tests_of_go():
         ways = {
