@@ -69,7 +69,7 @@ var layers = []layer{
 	{"core/store", []string{"core/store/tag", "core/store/record", "core/store/index", "core/store/medium"}},
 	{"core/store/message", []string{"core/store/tag"}},
 	{"core/store/stream", []string{"core/wire"}},
-	{"core/store/local", []string{"core/internal/sys"}},
+	{"core/store/local", []string{"core/store/message", "core/internal/sys"}},
 	{"core/store/metrics", []string{"core/internal/safego", "core/internal/sys"}},
 	{"core/store/server", []string{
 		"core/internal/accept", "core/internal/safego", "core/internal/sys", "core/pool", "core/wire",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import struct
 from pathlib import Path
@@ -121,6 +122,10 @@ def test_parts_and_entries() -> None:
 def test_share() -> None:
     share = VECTORS["Share"]
     assert struct.pack("<QQ", share["ArenaBytes"], share["HoldUs"]).hex() == share["Shared"]
+    secret, name = bytes.fromhex(share["Secret"]), bytes.fromhex(share["Name"])
+    for side, proof in ((1, share["Server"]), (2, share["Client"])):
+        said = bytes([side]) + name + share["Namespace"].encode()
+        assert hmac.digest(secret, said, "sha256").hex() == proof
 
 
 def test_tables() -> None:

@@ -9,6 +9,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Conn is a connection of package net that a forked child closes, as it does an FD. What the kernel has made and
@@ -101,6 +103,17 @@ func UnixNet(fd *FD) (*UnixConn, error) {
 	}
 	noteFD(raw)
 	return &UnixConn{conn, noted{raw: raw}}, nil
+}
+
+// SendFDs sends one message with descriptors attached, as Send does. It waits while the other side has no room, until
+// the connection's deadline.
+func (c *UnixConn) SendFDs(msg []byte, fds ...*FD) error {
+	raw := make([]int, len(fds))
+	for i, fd := range fds {
+		raw[i] = fd.Raw()
+	}
+	_, _, err := c.WriteMsgUnix(msg, unix.UnixRights(raw...), nil)
+	return err
 }
 
 // Close ends the connection for both sides, also where a child has a copy of it. Idempotent.

@@ -1,11 +1,14 @@
 // Package local lets a client read blocks where they lie, in the arena of a server of the same host.
 //
 // The client opens a socket of a random name (Invite) and tells the server the name over the session that they have.
-// The server sends a descriptor there (Deliver), which can only be read, with a secret of the session. So nothing has
-// to be authenticated here: who has said the name is, and who knows the secret has the session. The server waits for
-// nothing, and has no socket of its own that strangers could dial.
+// The server connects there (Approach). Anyone can own a name, and anyone can connect to one: so each side proves that
+// it has the session before the server gives descriptors away. The arena's can only be read.
 //
-//	client: Invite ── name ──▶ server: Deliver ── secret, descriptors ──▶ client: Await, then NewView
+//	client: Invite ── name ──▶ server: Approach ── proof ──▶ client: Await ── proof ──▶
+//	server: Await, Send ── descriptors ──▶ client: NewView
+//
+// A proof is of one name and one network namespace, so that none can be passed on to a socket of the same name
+// elsewhere. The server has no socket of its own that strangers could dial.
 //
 // With the arena comes a socket that is connected to the server already. A session over it answers sooner than
 // one over TCP.
@@ -24,6 +27,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/message"
 )
 
 // ErrElsewhere means that nobody waits under a name here: the client is on another host.
@@ -34,28 +38,43 @@ const numFDs = 2
 // strangers is how many connections may wait beside that of the server.
 const strangers = 8
 
-func socketName(name [16]byte) string { return "moewire-store-" + hex.EncodeToString(name[:]) }
+func socketName(name [message.NameBytes]byte) string {
+	return "moewire-store-" + hex.EncodeToString(name[:])
+}
+
+// proofs are what each side says at the socket of a name.
+type proofs struct{ server, client [message.ProofBytes]byte }
+
+// proofsOf makes the proofs of those who know a secret and are in the network namespace of this process.
+func proofsOf(secret [32]byte, name [message.NameBytes]byte) (p proofs, err error) {
+	where, err := sys.NetworkNamespace()
+	p.server = message.ShareProof(secret, message.ProofServer, name, where)
+	p.client = message.ShareProof(secret, message.ProofClient, name, where)
+	return p, err
+}
 
 // Invitation is a client's socket. For one goroutine.
 type Invitation struct {
-	Name     [16]byte
-	secret   [32]byte
+	Name     [message.NameBytes]byte
+	proofs   proofs
 	listener *sys.FD
 }
 
 // Invite opens a socket, for a server that knows the secret. The caller closes it.
-func Invite(secret [32]byte) (*Invitation, error) {
-	i := &Invitation{secret: secret}
+func Invite(secret [32]byte) (i *Invitation, err error) {
+	i = &Invitation{}
 	rand.Read(i.Name[:])
-	var err error
-	i.listener, err = sys.ListenAbstract(socketName(i.Name), strangers)
-	if err != nil {
+	if i.proofs, err = proofsOf(secret, i.Name); err != nil {
+		return nil, err
+	}
+	if i.listener, err = sys.ListenAbstract(socketName(i.Name), strangers); err != nil {
 		return nil, err
 	}
 	return i, nil
 }
 
-// Await waits for the descriptors of the arena and of the socket, which are the caller's. What is sent without the secret is closed.
+// Await waits for the descriptors of the arena and of the socket, which are the caller's. Connections of strangers are
+// closed.
 func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error) {
 	for {
 		if _, err := sys.WaitReadable([]*sys.FD{i.listener}, deadline); err != nil {
@@ -68,47 +87,102 @@ func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error
 		if err != nil {
 			return nil, nil, err
 		}
-		fds, err := i.take(conn)
-		_ = conn.Close()
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case fds != nil:
-			return fds[0], fds[1], nil
+		if !i.knows(conn) {
+			_ = conn.Close()
+			continue
 		}
+		fds, err := i.take(conn, deadline)
+		if err = errors.Join(err, conn.Close()); err != nil {
+			sys.CloseAll(fds...)
+			return nil, nil, fmt.Errorf("the server's descriptors: %w", err)
+		}
+		return fds[0], fds[1], nil
 	}
 }
 
-// take takes what waits at a connection: the server has sent before it answers. nil: it is a stranger's.
-func (i *Invitation) take(conn *sys.FD) ([]*sys.FD, error) {
-	var said [len(i.secret) + 1]byte
+// knows reports whether a connection is the server's. Its proof is there: it has sent that before it answered.
+func (i *Invitation) knows(conn *sys.FD) bool {
+	var said [message.ProofBytes + 1]byte
 	n, fds, err := sys.Receive(conn, said[:], numFDs)
-	known := subtle.ConstantTimeCompare(said[:min(n, len(i.secret))], i.secret[:]) == 1
-	switch {
-	case sys.IsShortage(err) && known:
+	sys.CloseAll(fds...)
+	return err == nil && subtle.ConstantTimeCompare(said[:n], i.proofs.server[:]) == 1
+}
+
+// take says this side's proof to the server, and takes the descriptors.
+func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
+	if err := sys.Send(conn, i.proofs.client[:]); err != nil {
 		return nil, err
-	case err != nil || n != len(i.secret) || !known || len(fds) != numFDs:
-		sys.CloseAll(fds...)
-		return nil, nil
 	}
-	return fds, nil
+	if _, err := sys.WaitReadable([]*sys.FD{conn}, deadline); err != nil {
+		return nil, err
+	}
+	var said [2]byte
+	n, fds, err := sys.Receive(conn, said[:], numFDs)
+	if err == nil && (n != 1 || len(fds) != numFDs) {
+		err = fmt.Errorf("%d came, with %d bytes; expected: %d, with 1", len(fds), n, numFDs)
+	}
+	return fds, err
 }
 
 // Close closes the socket. Idempotent.
 func (i *Invitation) Close() error { return i.listener.Close() }
 
-// Deliver sends descriptors of the arena and of a socket to a client, and keeps them: the client gets others. It does
-// not wait.
-func Deliver(name [16]byte, secret [32]byte, arena, socket *sys.FD) error {
+// Delivery is a server's way to the socket of a client. Close may be called while another method runs.
+type Delivery struct {
+	proofs proofs
+	conn   *sys.UnixConn
+}
+
+// Approach connects to the socket of a name, and says this side's proof there. It does not wait. The caller closes the
+// delivery.
+func Approach(name [message.NameBytes]byte, secret [32]byte) (*Delivery, error) {
+	p, err := proofsOf(secret, name)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := sys.DialAbstract(socketName(name))
 	if errors.Is(err, sys.ErrNoListener) {
-		return ErrElsewhere
+		return nil, ErrElsewhere
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := sys.Send(conn, p.server[:]); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	nc, err := sys.UnixNet(conn)
+	if err != nil {
+		return nil, err
+	}
+	return &Delivery{p, nc}, nil
+}
+
+// Await waits until the one at the socket has proved that it is the client. Before, nothing may be sent.
+func (d *Delivery) Await(deadline time.Time) error {
+	if err := d.conn.SetReadDeadline(deadline); err != nil {
 		return err
 	}
-	return errors.Join(sys.Send(conn, secret[:], arena, socket), conn.Close())
+	var said [message.ProofBytes + 1]byte
+	n, err := d.conn.Read(said[:])
+	if err != nil {
+		return fmt.Errorf("the client's proof has not come: %w", err)
+	}
+	if subtle.ConstantTimeCompare(said[:n], d.proofs.client[:]) != 1 {
+		return ErrImpostor
+	}
+	return nil
 }
+
+// ErrImpostor means that the socket of a client's name is another process's.
+var ErrImpostor = errors.New("who has the socket that the client named is not the client")
+
+// Send sends descriptors of the arena and of a socket, and keeps them: the client gets others. It does not wait.
+func (d *Delivery) Send(arena, socket *sys.FD) error {
+	return d.conn.SendFDs([]byte{1}, arena, socket)
+}
+
+// Close ends the delivery, and Await. Idempotent.
+func (d *Delivery) Close() error { return d.conn.Close() }
 
 // Conn makes a connection of a socket, which it takes over, also if it fails.
 func Conn(socket *sys.FD) (net.Conn, error) {

@@ -1,8 +1,10 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/message"
 )
 
 const patience = 20 * time.Second
@@ -28,17 +31,41 @@ func arenaOf(t *testing.T, bytes int64, text string) *sys.FD {
 	return fd
 }
 
+// pairOf are two ends of a socket.
+func pairOf(t *testing.T) (ours, theirs *sys.FD) {
+	t.Helper()
+	ours, theirs, err := sys.StreamPair()
+	require.NoError(t, err)
+	return ours, theirs
+}
+
+// deliver does what a server does, while the client waits.
+func deliver(t *testing.T, name [16]byte, secret [32]byte, arena, socket *sys.FD) (ended chan error) {
+	t.Helper()
+	d, err := Approach(name, secret)
+	require.NoError(t, err)
+	ended = make(chan error, 1)
+	go func() {
+		err := d.Await(time.Now().Add(patience))
+		if err == nil {
+			err = d.Send(arena, socket)
+		}
+		ended <- errors.Join(err, d.Close())
+	}()
+	return ended
+}
+
 func TestDescriptorArrives(t *testing.T) {
 	i, err := Invite([32]byte{1, 2, 3})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, i.Close()) }()
 	arena := arenaOf(t, 1<<20, "bytes")
-	ours, theirs, err := sys.StreamPair()
-	require.NoError(t, err)
-	require.NoError(t, Deliver(i.Name, [32]byte{1, 2, 3}, arena, theirs))
-	require.NoError(t, theirs.Close())
+	ours, theirs := pairOf(t)
+	ended := deliver(t, i.Name, [32]byte{1, 2, 3}, arena, theirs)
 	fd, socket, err := i.Await(time.Now().Add(patience))
 	require.NoError(t, err)
+	require.NoError(t, <-ended)
+	require.NoError(t, theirs.Close())
 	near, err := Conn(socket)
 	require.NoError(t, err)
 	far, err := Conn(ours)
@@ -56,41 +83,59 @@ func TestDescriptorArrives(t *testing.T) {
 	require.NoError(t, fd.Close())
 	require.NoError(t, arena.Close())
 	require.NoError(t, i.Close())
-	require.ErrorIs(t, Deliver(i.Name, [32]byte{1, 2, 3}, nil, nil), ErrElsewhere)
+	_, err = Approach(i.Name, [32]byte{1, 2, 3})
+	require.ErrorIs(t, err, ErrElsewhere)
 }
 
-// Strangers that find the socket's name can have a client take nothing: without the secret, with several descriptors
-// or none, too long or too short, or silent.
+// hail connects to a socket as a stranger does that has found its name, and says something.
+func hail(t *testing.T, name [16]byte, said []byte, fds ...*sys.FD) {
+	t.Helper()
+	conn, err := sys.DialAbstract(socketName(name))
+	require.NoError(t, err)
+	if said != nil {
+		require.NoError(t, sys.Send(conn, said, fds...))
+	}
+	require.NoError(t, conn.Close())
+}
+
+// Strangers that find the socket's name can have a client take nothing: without the proof, with the proof of another
+// side, name, secret or network namespace, too long or too short, or silent.
 func TestStrangers(t *testing.T) {
 	secret := [32]byte{7}
 	i, err := Invite(secret)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, i.Close()) }()
 	wrong, right := arenaOf(t, 4096, "wrong"), arenaOf(t, 4096, "right")
-	ours, theirs, err := sys.StreamPair()
-	require.NoError(t, err)
+	ours, theirs := pairOf(t)
 	defer sys.CloseAll(wrong, right, ours, theirs)
+	where, err := sys.NetworkNamespace()
+	require.NoError(t, err)
+	other := message.ShareProof([32]byte{8}, message.ProofServer, i.Name, where)
+	renamed := message.ShareProof(secret, message.ProofServer, [16]byte{1}, where)
+	moved := message.ShareProof(secret, message.ProofServer, i.Name, where+" ")
 	before := sys.Stats().OpenFDs
-	stranger := func(said []byte, fds ...*sys.FD) {
-		conn, err := sys.DialAbstract(socketName(i.Name))
-		require.NoError(t, err)
-		if said != nil {
-			require.NoError(t, sys.Send(conn, said, fds...))
-		}
-		require.NoError(t, conn.Close())
+	for _, said := range [][]byte{
+		nil, secret[:], other[:], renamed[:], moved[:], i.proofs.client[:], i.proofs.server[:31], make([]byte, 5000),
+	} {
+		hail(t, i.Name, said)
 	}
-	other := secret
-	other[31] ^= 1
-	stranger(other[:], wrong, wrong)
-	stranger(secret[:31], wrong, wrong)
-	stranger(make([]byte, 5000), wrong, wrong)
-	stranger(secret[:])
-	stranger(secret[:], wrong)
-	stranger(secret[:], wrong, wrong, wrong, wrong)
-	stranger(nil)
-	require.NoError(t, Deliver(i.Name, secret, right, theirs))
+	hail(t, i.Name, other[:], wrong, wrong)
+	// A waiting client takes them from the socket: there is room for the server then.
+	ended := make(chan error, 1)
+	go func() {
+		var d *Delivery
+		err := error(sys.ErrAgain)
+		for errors.Is(err, sys.ErrAgain) {
+			d, err = Approach(i.Name, secret)
+		}
+		if err == nil {
+			err = errors.Join(d.Await(time.Now().Add(patience)), d.Send(right, theirs), d.Close())
+		}
+		ended <- err
+	}()
 	fd, socket, err := i.Await(time.Now().Add(patience))
 	require.NoError(t, err)
+	require.NoError(t, <-ended)
 	got := make([]byte, 5)
 	require.NoError(t, sys.ReadAt(fd, 0, got))
 	require.Equal(t, "right", string(got))
@@ -98,6 +143,65 @@ func TestStrangers(t *testing.T) {
 	require.Equal(t, before, sys.Stats().OpenFDs, "no descriptor of a stranger is left")
 	_, _, err = i.Await(time.Now().Add(10 * time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// A server that has proved itself and then does not send what it should is an error, and no wait.
+func TestWrongDelivery(t *testing.T) {
+	one, ours := arenaOf(t, 4096, "one"), arenaOf(t, 4096, "two")
+	defer sys.CloseAll(one, ours)
+	before := sys.Stats().OpenFDs
+	for name, send := range map[string]func(*Delivery) error{
+		"nothing":      func(*Delivery) error { return nil },
+		"none":         func(d *Delivery) error { return d.conn.SendFDs([]byte{1}) },
+		"one":          func(d *Delivery) error { return d.conn.SendFDs([]byte{1}, one) },
+		"four":         func(d *Delivery) error { return d.conn.SendFDs([]byte{1}, one, one, one, one) },
+		"with a tail":  func(d *Delivery) error { return d.conn.SendFDs([]byte{1, 1}, one, ours) },
+		"many letters": func(d *Delivery) error { return d.conn.SendFDs(make([]byte, 5000), one, ours) },
+	} {
+		i, err := Invite([32]byte{})
+		require.NoError(t, err)
+		d, err := Approach(i.Name, [32]byte{})
+		require.NoError(t, err)
+		go func() { _ = errors.Join(d.Await(time.Now().Add(patience)), send(d), d.Close()) }()
+		_, _, err = i.Await(time.Now().Add(patience))
+		require.Error(t, err, name)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, name)
+		require.NoError(t, i.Close())
+	}
+	require.Equal(t, before, sys.Stats().OpenFDs)
+}
+
+// Who has the name and is not the client gets nothing: it cannot make the client's proof of what it has heard.
+func TestImpostors(t *testing.T) {
+	secret, name := [32]byte{7}, [16]byte{9}
+	p, err := proofsOf(secret, name)
+	require.NoError(t, err)
+	other, err := proofsOf([32]byte{8}, name)
+	require.NoError(t, err)
+	for what, said := range map[string][]byte{
+		"what it has heard": p.server[:], "another secret's": other.client[:], "too short": p.client[:31],
+		"too long": append(p.client[:len(p.client):len(p.client)], 0), "zeros": make([]byte, 32),
+	} {
+		listener, err := sys.ListenAbstract(socketName(name), 1)
+		require.NoError(t, err)
+		d, err := Approach(name, secret)
+		require.NoError(t, err)
+		conn, err := sys.Accept(listener)
+		require.NoError(t, err)
+		require.NoError(t, sys.Send(conn, said))
+		require.ErrorIs(t, d.Await(time.Now().Add(patience)), ErrImpostor, what)
+		require.NoError(t, d.Close())
+		sys.CloseAll(listener, conn)
+	}
+	listener, err := sys.ListenAbstract(socketName(name), 1)
+	require.NoError(t, err)
+	defer sys.CloseAll(listener)
+	d, err := Approach(name, secret)
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Await(time.Now().Add(10*time.Millisecond)), os.ErrDeadlineExceeded, "a silent one")
+	time.AfterFunc(10*time.Millisecond, func() { _ = d.Close() })
+	require.ErrorIs(t, d.Await(time.Now().Add(time.Hour)), net.ErrClosed, "Close ends the wait")
+	require.NoError(t, d.Close())
 }
 
 // What is mapped has to be memory that cannot be taken away: else a touch would be a signal.

@@ -1,6 +1,10 @@
 package message
 
-import "encoding/binary"
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+)
 
 // FlagPlace, in the flags of a get or a lookup, asks for where blocks lie, for a client that shares the server's
 // arena. The reply to such a get has no blocks and comes in one message: a table of entries as that of lookup, with
@@ -14,8 +18,27 @@ const PlacedBytes = LookupBytes + 8
 // the arena.
 const NameBytes = 16
 
-// ShareSecret is the label of the session's secret that the server says at that socket.
+// ShareSecret is the label of the session's secret with which both sides make their proofs at that socket.
 const ShareSecret = "moewire store arena"
+
+// Sides of a proof.
+const (
+	ProofServer byte = 1
+	ProofClient byte = 2
+)
+
+// ProofBytes is the length of a proof.
+const ProofBytes = sha256.Size
+
+// ShareProof is what one side says at the socket of a name, to be known as that of the session. where names the network
+// namespace of the socket.
+func ShareProof(secret [32]byte, side byte, name [NameBytes]byte, where string) [ProofBytes]byte {
+	mac := hmac.New(sha256.New, secret[:])
+	mac.Write([]byte{side})
+	mac.Write(name[:])
+	mac.Write([]byte(where))
+	return [ProofBytes]byte(mac.Sum(nil))
+}
 
 // SharedBytes is the length of a Shared.
 const SharedBytes = 16

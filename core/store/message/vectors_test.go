@@ -69,6 +69,9 @@ type entryVector struct {
 type shareVector struct {
 	ArenaBytes, HoldUs uint64
 	Shared             string
+	Secret, Name       string
+	Namespace          string
+	Server, Client     string // proofs
 }
 
 type foundVector struct {
@@ -140,9 +143,21 @@ func makeVectors() vectors {
 	return v
 }
 
+// shareWhere is a name that the kernel gives a network namespace.
+const shareWhere = "net:[4026531840]"
+
 func makeShare() shareVector {
 	s := Shared{ArenaBytes: 0x123456789a, HoldUs: 30_000_000}
-	return shareVector{s.ArenaBytes, s.HoldUs, hex.EncodeToString(s.Append(nil))}
+	secret, name := [32]byte{1, 2, 3}, [NameBytes]byte{4, 5}
+	proof := func(side byte) string {
+		p := ShareProof(secret, side, name, shareWhere)
+		return hex.EncodeToString(p[:])
+	}
+	return shareVector{
+		ArenaBytes: s.ArenaBytes, HoldUs: s.HoldUs, Shared: hex.EncodeToString(s.Append(nil)),
+		Secret: hex.EncodeToString(secret[:]), Name: hex.EncodeToString(name[:]), Namespace: shareWhere,
+		Server: proof(ProofServer), Client: proof(ProofClient),
+	}
 }
 
 func digestOf(n *Namespace) string {

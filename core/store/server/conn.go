@@ -41,8 +41,9 @@ type conn struct {
 	spaces   []space
 	handles  handles
 	contexts *pool.Pool[*job]
-	current  *job // not answered yet
-	shared   bool // the client has the arena
+	current  *job        // not answered yet
+	handover *handover   // what share has begun
+	shared   atomic.Bool // the client has the arena
 
 	waiting atomic.Int32 // replies that the writer has not written
 	replies chan reply
@@ -84,9 +85,10 @@ func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{
-		server: s, nc: nc, shared: near(nc), secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
+		server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
 		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
 	}
+	c.shared.Store(near(nc))
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
 	c.out = stream.NewWriter(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Idle}, nil)
 	return c, nil
@@ -109,6 +111,9 @@ func (c *conn) serve() {
 func (c *conn) end(done chan struct{}) {
 	if c.current != nil {
 		c.release(c.current)
+	}
+	if c.handover != nil {
+		_ = c.handover.delivery.Close()
 	}
 	c.others.Wait()
 	close(c.replies)

@@ -10,7 +10,7 @@ import (
 // are written.
 func (c *conn) acquire(j *job) message.Status {
 	placed := j.said.Flags&message.FlagPlace != 0
-	if placed && !c.shared {
+	if placed && !c.shared.Load() {
 		return message.Malformed
 	}
 	if j.code == message.Get && !placed {

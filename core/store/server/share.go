@@ -2,9 +2,11 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
@@ -18,49 +20,91 @@ type Arena interface {
 	Share() (*sys.FD, error)
 }
 
-// share sends the arena's descriptor to a client that waits for it on this host. Once per connection.
-// Miss: the client does not wait here, or there is no arena.
+// share gives the arena's descriptor to a client that waits for it on this host. Once per connection. Miss: the client
+// does not wait here, or there is no arena. OK: the client has to prove itself now, and then the descriptors come.
 func (c *conn) share(j *job) message.Status {
 	arena := c.server.cfg.Arena
 	switch {
 	case arena == nil:
 		return message.Miss
-	case c.shared: // descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes
+	case c.handover != nil || c.shared.Load(): // descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes
 		return message.Quota
 	}
-	err := c.deliver(arena, [message.NameBytes]byte(j.in))
+	h, err := c.approach(arena, [message.NameBytes]byte(j.in))
 	switch {
 	case errors.Is(err, local.ErrElsewhere):
 		return message.Miss
 	case err != nil:
 		return j.refusal(err)
 	}
-	c.shared = true
+	c.handover = h
+	deadline := time.Now().Add(c.server.cfg.Handshake)
+	c.others.Add(1)
+	safego.Go("store: arena", func() {
+		defer c.others.Done()
+		c.hand(h, deadline)
+	}, c.report)
 	said := message.Shared{ArenaBytes: uint64(arena.Size()), HoldUs: uint64(c.server.cfg.Hold / time.Microsecond)}
 	j.out = said.Append(j.out)
 	return message.OK
 }
 
-// deliver sends the arena, and a socket at whose other end there may be a session as over one that was accepted.
-func (c *conn) deliver(arena Arena, name [message.NameBytes]byte) error {
-	fd, err := arena.Share()
+// handover is what a client is about to get: the arena, and a socket at whose other end there may be a session as over
+// one that was accepted.
+type handover struct {
+	delivery            *local.Delivery
+	arena, ours, theirs *sys.FD
+}
+
+// approach makes what a client gets, and a way to it.
+func (c *conn) approach(arena Arena, name [message.NameBytes]byte) (*handover, error) {
+	d, err := local.Approach(name, c.invited)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = fd.Close() }()
-	ours, theirs, err := sys.StreamPair()
+	h := &handover{delivery: d}
+	if h.arena, err = arena.Share(); err == nil {
+		h.ours, h.theirs, err = sys.StreamPair()
+	}
 	if err != nil {
-		return err
+		h.close()
+		return nil, err
 	}
-	err = errors.Join(local.Deliver(name, c.invited, fd, theirs), theirs.Close())
-	if err != nil {
-		return errors.Join(err, ours.Close())
-	}
-	nc, err := sys.UnixNet(ours)
+	return h, nil
+}
+
+func (h *handover) close() {
+	_ = h.delivery.Close()
+	sys.CloseAll(h.arena, h.ours, h.theirs)
+}
+
+// hand waits for the client's proof, and sends what it gets.
+func (c *conn) hand(h *handover, deadline time.Time) {
+	defer h.close()
+	err := h.delivery.Await(deadline)
 	if err == nil {
+		c.shared.Store(true) // it may ask for places as soon as it has the arena
+		err = h.delivery.Send(h.arena, h.theirs)
+	}
+	if err != nil {
+		c.shared.Store(false)
+		c.notHanded(err)
+		return
+	}
+	if nc, err := sys.UnixNet(h.ours); err == nil {
 		c.server.admit(&nearConn{nc, c.nc.RemoteAddr()})
 	}
-	return err
+}
+
+// notHanded counts and logs why a client has not got the arena.
+func (c *conn) notHanded(err error) {
+	switch {
+	case errors.Is(err, net.ErrClosed): // with the connection
+		return
+	case errors.Is(err, local.ErrImpostor):
+		c.server.counters.Unauthenticated.Add(1)
+	}
+	c.server.logRare(&c.server.refused, fmt.Sprintf("%v has not got the arena: %v", c.nc.RemoteAddr(), err))
 }
 
 // nearConn is a connection that deliver has made: its client has the arena. It goes by the address of the

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/hex"
 	"testing"
 	"time"
 
@@ -95,8 +96,12 @@ func TestPlacesKeepNothing(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	srv, engine := serve(t, func(c *server.Config) { c.Arena = m })
 	r := open(t, srv)
-	status, _ := r.share(r.invite().Name)
+	i := r.invite()
+	status, _ := r.share(i.Name)
 	require.Equal(t, message.OK, status)
+	fd, socket, err := i.Await(time.Now().Add(20 * time.Second))
+	require.NoError(t, err)
+	defer sys.CloseAll(fd, socket)
 	r.mustPut("key", []byte("data"))
 	placed := message.Request{NumKeys: 1, Flags: message.FlagPlace}
 	status, _ = r.do(message.Get, placed, table("key"))
@@ -135,7 +140,9 @@ func TestShareWithHostileClient(t *testing.T) {
 		status, _ := r.share(i.Name)
 		require.Equal(t, message.Quota, status)
 	}
-	require.Equal(t, before+1, sys.Stats().OpenFDs, "the client's own socket is the only one")
+	require.NoError(t, i.Close())
+	require.Eventually(t, func() bool { return sys.Stats().OpenFDs == before }, 20*time.Second, time.Millisecond,
+		"what was to be sent is closed")
 	status, reply := r.do(message.Exists, message.Request{NumKeys: 1}, table("key"))
 	require.Equal(t, message.OK, status)
 	require.Equal(t, message.AppendFound(nil, 1, []bool{true}), reply)
@@ -176,4 +183,91 @@ func TestShareFails(t *testing.T) {
 	other := open(t, srv)
 	status, _ = other.share(other.invite().Name)
 	require.Equal(t, message.Miss, status)
+}
+
+// impostor is who has a socket under the name that a client says, and is not the client.
+func impostor(t *testing.T, name [16]byte) (accept func() *sys.FD) {
+	t.Helper()
+	listener, err := sys.ListenAbstract("moewire-store-"+hex.EncodeToString(name[:]), 8)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	return func() *sys.FD {
+		conn, err := sys.Accept(listener)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, conn.Close()) })
+		return conn
+	}
+}
+
+// taken is all that comes over a socket to its end.
+func taken(t *testing.T, conn *sys.FD) (messages [][]byte, fds []*sys.FD) {
+	t.Helper()
+	for {
+		_, err := sys.WaitReadable([]*sys.FD{conn}, time.Now().Add(20*time.Second))
+		require.NoError(t, err)
+		b := make([]byte, 100)
+		n, more, err := sys.Receive(conn, b, 8)
+		require.NoError(t, err)
+		if n == 0 {
+			return messages, fds
+		}
+		messages, fds = append(messages, b[:n]), append(fds, more...)
+	}
+}
+
+// Another process that owns the name gets the server's proof and no descriptor, whatever it answers. The client's
+// connection goes on, without the arena.
+func TestImpostorGetsNoArena(t *testing.T) {
+	srv, _ := sharing(t)
+	name := [16]byte{3}
+	accept := impostor(t, name)
+	for key, echoed := range map[string]bool{"heard": true, "made up": false} {
+		r := open(t, srv)
+		before := srv.Counters().Unauthenticated.Load()
+		status, _ := r.share(name)
+		require.Equal(t, message.OK, status, "the server does not wait")
+		conn, said := accept(), make([]byte, message.ProofBytes)
+		if echoed {
+			n, _, err := sys.Receive(conn, said, 0)
+			require.NoError(t, err)
+			require.Equal(t, len(said), n)
+		}
+		r.mustPut(key, []byte("data"))
+		require.NoError(t, sys.Send(conn, said))
+		messages, fds := taken(t, conn)
+		require.Empty(t, fds)
+		require.LessOrEqual(t, len(messages), 1, "nothing but the server's proof")
+		require.Equal(t, before+1, srv.Counters().Unauthenticated.Load())
+		status, _ = r.do(message.Get, message.Request{NumKeys: 1, Flags: message.FlagPlace}, table("key"))
+		require.Equal(t, message.Malformed, status)
+		status, _ = r.share(name)
+		require.Equal(t, message.Quota, status)
+	}
+}
+
+// One that says nothing holds up nothing: neither the connection's work, nor its end, nor that of the server; and not
+// for ever.
+func TestSilentImpostor(t *testing.T) {
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	name := [16]byte{4}
+	accept := impostor(t, name)
+	for _, patience := range []time.Duration{time.Hour, time.Second} {
+		before := sys.Stats().OpenFDs
+		srv, _ := serve(t, func(c *server.Config) { c.Arena, c.Handshake = m, patience })
+		r := open(t, srv)
+		status, _ := r.share(name)
+		require.Equal(t, message.OK, status)
+		conn := accept()
+		r.mustPut("key", []byte("data"))
+		if patience == time.Hour {
+			srv.Close()
+		}
+		_, fds := taken(t, conn)
+		require.Empty(t, fds)
+		require.NoError(t, conn.Close())
+		srv.Close()
+		require.Equal(t, before, sys.Stats().OpenFDs)
+	}
 }

@@ -51,6 +51,11 @@ class Socket:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = memoryview(bytearray(1 << 24))
 
+    @property
+    def pid(self) -> int:
+        """The process at the other end."""
+        return self._process.pid
+
     def ask(self, num_bytes: int, wanted: int) -> None:
         """Sends bytes, and waits for as many as are wanted and one more: at most 2^24 - 1.
 

@@ -84,7 +84,7 @@ class _Engine:
         words = [memory.path, str(memory.num_bytes), address]
         self._process = subprocess.Popen(
             [str(root / "bin" / "python"), "-m", __name__, *words],
-            env=_environment(root, connections),
+            env=environment(root, connections),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -129,7 +129,8 @@ class _Engine:
                 process.kill()
 
 
-def _environment(root: Path, connections: int) -> dict[str, str]:
+def environment(root: Path, connections: int) -> dict[str, str]:
+    """Of processes that use sockets alone, so many to each peer."""
     more = {
         "MC_FORCE_TCP": "1",
         "MC_TCP_ENABLE_CONNECTION_POOL": "true",
