@@ -164,20 +164,29 @@ func (s *Store) victimWithoutMoves(v *verdict) int {
 // stops: the segment stays as it is, without those that were moved. So it does if the medium fails. It reports whether the
 // segment was made none.
 func (s *Store) empty(at int, v *verdict) bool {
-	if !s.moveHot(at, v) {
-		s.keepAsItIs(at)
-		return false
-	}
-	if err := s.checkWrites(at); err != nil {
-		s.stay(at, err)
-		return false
-	}
-	for _, h := range s.segments[at].placed {
-		if b, found := s.index.Get(h); found && int(b.Segment) == at {
-			s.evict(&b)
+	for s.moveHot(at, v) {
+		if err := s.checkWrites(at); err != nil {
+			s.stay(at, err)
+			return false
+		}
+		if s.evictAll(at, v) {
+			return s.end(at)
 		}
 	}
-	return s.end(at)
+	s.keepAsItIs(at)
+	return false
+}
+
+// evictAll evicts what is left of a segment. It reports whether that is all of it: blocks that were pinned meanwhile have to be
+// moved, and become some of the pinned.
+func (s *Store) evictAll(at int, v *verdict) bool {
+	all := true
+	for _, h := range s.segments[at].placed {
+		if b, found := s.index.Get(h); found && int(b.Segment) == at && !s.evict(&b, v) {
+			v.pinned[h], all = true, false
+		}
+	}
+	return all
 }
 
 // moveHot moves the hot blocks of a segment, as many as are worth it. It reports whether all of them have another place that
@@ -234,15 +243,23 @@ func (s *Store) keepAsItIs(at int) {
 	s.unref(at)
 }
 
-func (s *Store) evict(b *index.Block) {
+// evict removes a block to make room. It reports false for one that was pinned after the verdict, which stays. One that the
+// verdict knows to be pinned is still here because it cannot be read.
+func (s *Store) evict(b *index.Block, v *verdict) bool {
+	s.pins.mu.Lock()
+	defer s.pins.mu.Unlock()
+	if s.pins.holds(b.Hash) && !v.pinned[b.Hash] {
+		return false
+	}
 	cause := &s.counts.evictedCold
 	if s.isOrphan(b) {
 		cause = &s.counts.evictedOrphans
 	}
 	s.leaveCopy(b)
-	if s.drop(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
+	if s.dropNow(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
 		cause.Add(1)
 	}
+	return true
 }
 
 // end ends a segment's life: on a disk its records become none. It reports whether they are.

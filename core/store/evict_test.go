@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,6 +80,57 @@ func (w *world) fill(n int) {
 		key := fmt.Sprint("other", w.rng.Uint64())
 		require.NoError(w.t, w.put(key, "", payload(key, 1, 5000)))
 	}
+}
+
+// TestPinnedMeanwhile: a block that is pinned while its segment is being emptied stays, though it was to be evicted; one that
+// cannot be read does not hold the segment up.
+func TestPinnedMeanwhile(t *testing.T) {
+	for _, readable := range []bool{true, false} {
+		d := newDisk(1<<16, 8)
+		w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+		require.NoError(t, w.put("late", "", payload("late", 1, 3000)))
+		var once sync.Once
+		d.calls(func(op string) {
+			if op == "sync" && reclaims() { // what is hot was moved, and the others are evicted next
+				once.Do(func() {
+					require.Equal(t, 1, w.s.Pin(w.ns, [][]byte{[]byte("late")}, time.Now().Add(time.Hour), make([]bool, 1)))
+					d.mu.Lock()
+					d.bad[[2]int64{0, 1}] = !readable
+					d.mu.Unlock()
+				})
+			}
+		})
+		w.fill(200)
+		require.Equal(t, readable, w.has("late"))
+		if readable {
+			require.Equal(t, payload("late", 1, 3000), w.get("late"))
+		}
+		w.accounts()
+	}
+}
+
+// TestPinsEndWithTheirBlock: a block that is deleted or damaged leaves no pin, of which there are only so many, to the next one of
+// its key.
+func TestPinsEndWithTheirBlock(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 8)}, Config{})
+	key := [][]byte{[]byte("key")}
+	for i, end := range []func(){
+		func() { require.True(t, w.delete("key")) },
+		func() {
+			leases := make([]Lease, 1)
+			require.Equal(t, 1, w.s.Acquire(w.ns, key, leases))
+			leases[0].Bad()
+			leases[0].Release()
+		},
+	} {
+		require.NoError(t, w.put("key", "", payload("key", i, 100)))
+		require.Equal(t, 1, w.s.Pin(w.ns, key, time.Now().Add(time.Hour), make([]bool, 1)))
+		end()
+		require.Empty(t, w.s.pins.until)
+	}
+	require.NoError(t, w.put("key", "", payload("key", 3, 100)))
+	w.fill(300)
+	require.False(t, w.has("key"))
 }
 
 // TestLeased: a leased block stays readable where it is, though it is evicted and everything else is written anew.

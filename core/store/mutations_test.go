@@ -23,6 +23,8 @@ var mutations = []struct{ name, file, from, to string }{
 	{"a smaller disk is a broken one", "place.go", "if !medium.LacksRoom(err) {", "if !medium.LacksRoom(err) || true {"},
 	{"a broken disk is a smaller one", "evict.go", "if s.hasBroken() || s.starting", "if s.starting"},
 	{"any segment goes as a whole", "evict.go", "v.hotBytes[i] < v.hotBytes[best]", "false"},
+	{"a pin taken meanwhile is lost", "evict.go", "if s.pins.holds(b.Hash) && !v.pinned[b.Hash] {", "if false {"},
+	{"a pin outlives its block", "remove.go", "\t\tdelete(s.pins.until, h)\n", ""},
 	{"nothing is reclaimed ahead", "keep.go", "len(s.segments) >= aheadSegments", "false"},
 	{"a flush serves those that came later", "flush.go", "\tr := f.next\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n", "\tr := f.next\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n\t\tf.mu.Lock()\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n"},
 	{"a flush does not wait for deletes", "flush.go", "\ts.deletes.wait()\n", ""},

@@ -11,8 +11,15 @@ import (
 // MaxPins bounds the blocks that are pinned at a time.
 const MaxPins = 1 << 16
 
-// drop removes a block from the index, if sure says so of what is there under the lock of the index.
+// drop removes a block from the index, and its pin, if sure says so of what is there under the lock of the index.
 func (s *Store) drop(h record.Hash, sure func(*index.Block) bool) bool {
+	s.pins.mu.Lock()
+	defer s.pins.mu.Unlock()
+	return s.dropNow(h, sure)
+}
+
+// dropNow is drop for a caller that holds the pins: none is taken or asked for between the block's end and that of its pin.
+func (s *Store) dropNow(h record.Hash, sure func(*index.Block) bool) bool {
 	dropped, is := index.Block{}, false
 	s.index.Change(h, func(b *index.Block) (keep bool) {
 		is = sure(b)
@@ -20,6 +27,7 @@ func (s *Store) drop(h record.Hash, sure func(*index.Block) bool) bool {
 		return !is
 	})
 	if is {
+		delete(s.pins.until, h)
 		s.account(&dropped, -1)
 	}
 	return is
@@ -91,7 +99,7 @@ func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
 	return num
 }
 
-// pins are blocks that are not evicted for a while. They last as long as the store is open.
+// pins are blocks that are not evicted for a while. They last as long as the block, and the store is open.
 type pins struct {
 	mu    sync.Mutex
 	until map[record.Hash]time.Time
@@ -125,6 +133,12 @@ func (s *Store) pin(h record.Hash, until time.Time) bool {
 	}
 	p.until[h] = until
 	return true
+}
+
+// holds reports whether a block is pinned. The caller holds mu.
+func (p *pins) holds(h record.Hash) bool {
+	until, is := p.until[h]
+	return is && until.After(time.Now())
 }
 
 // expire forgets the pins whose time is over; it reports whether there is room.
