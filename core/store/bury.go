@@ -66,7 +66,7 @@ func (s *Store) forget(b *index.Block) error {
 	g.disk.Lock()
 	defer g.disk.Unlock()
 	off := int64(b.Off) * record.PageBytes
-	if err := s.medium.Write(int(b.Segment), off, nothing(b)); err != nil {
+	if err := s.overwrite(int(b.Segment), off, nothing(b)); err != nil {
 		return err
 	}
 	err := s.mark(g, b)
@@ -91,11 +91,49 @@ func (s *Store) mark(g *segment, b *index.Block) error {
 			continue
 		}
 		if err := s.medium.Read(int(b.Segment), end-g.footer.EntryOff(i), entry); err != nil {
-			return err
+			s.counts.readErrors.Add(1)
+			return s.dropFooter(b.Segment)
 		}
-		if record.GetEntry(entry).Off == b.Off {
-			return s.medium.Write(int(b.Segment), end-g.footer.MarkOff(i), record.Dead)
+		if record.GetEntry(entry).Off != b.Off {
+			continue
 		}
+		err := s.medium.Write(int(b.Segment), end-g.footer.MarkOff(i), record.Dead)
+		if err != nil && !s.isReadable(int(b.Segment), end-g.footer.MarkOff(i)) {
+			return s.dropFooter(b.Segment)
+		}
+		return err
 	}
 	return nil
+}
+
+// dropFooter makes a footer none of which a page cannot be read, so that nothing can be marked in it: the next Open reads the
+// segment's records. The caller holds the segment's disk.
+func (s *Store) dropFooter(segment uint16) error {
+	page := make([]byte, record.PageBytes) // written as a whole it needs no read
+	if err := s.medium.Write(int(segment), s.medium.SegmentBytes()-record.PageBytes, page); err != nil {
+		return err
+	}
+	s.segments[segment].footer = record.Tail{}
+	return nil
+}
+
+// overwrite writes a part of a page. Of a page that cannot be read the rest becomes zeros: it can be written only as a whole.
+func (s *Store) overwrite(segment int, off int64, part []byte) error {
+	err := s.medium.Write(segment, off, part)
+	if err == nil || s.isReadable(segment, off) {
+		return err
+	}
+	page := make([]byte, record.PageBytes)
+	in := off % record.PageBytes
+	copy(page[in:], part)
+	return s.medium.Write(segment, off-in, page)
+}
+
+// isReadable reports whether the page that a byte is in can be read. One that cannot be is counted.
+func (s *Store) isReadable(segment int, off int64) bool {
+	err := s.medium.Read(segment, off-off%record.PageBytes, make([]byte, record.PageBytes))
+	if err != nil {
+		s.counts.readErrors.Add(1)
+	}
+	return err == nil
 }

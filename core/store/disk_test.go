@@ -83,6 +83,7 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 		return syscall.ENOSPC
 	default:
 		d.taken[segment] = true
+		err = d.meetBad(segment, off, pieces)
 	}
 	for _, p := range pieces {
 		whole := int64(len(p))
@@ -96,6 +97,25 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 		off += whole
 	}
 	return err
+}
+
+// meetBad is for a write to pages of which some cannot be read: one that covers a page makes it a good one, one of a part of it
+// needs to read the rest.
+func (d *disk) meetBad(segment int, off int64, pieces [][]byte) error {
+	end := off
+	for _, p := range pieces {
+		end += int64(len(p))
+	}
+	for page := off / record.PageBytes; page*record.PageBytes < end; page++ {
+		at := [2]int64{int64(segment), page}
+		if d.bad[at] && (page*record.PageBytes < off || (page+1)*record.PageBytes > end) {
+			return errDisk
+		}
+	}
+	for page := off / record.PageBytes; page*record.PageBytes < end; page++ {
+		delete(d.bad, [2]int64{int64(segment), page})
+	}
+	return nil
 }
 
 func (d *disk) Read(segment int, off int64, p []byte) error {

@@ -25,6 +25,8 @@ var mutations = []struct{ name, file, from, to string }{
 	{"any segment goes as a whole", "evict.go", "v.hotBytes[i] < v.hotBytes[best]", "false"},
 	{"a pin taken meanwhile is lost", "evict.go", "if s.pins.holds(b.Hash) && !v.pinned[b.Hash] {", "if false {"},
 	{"a pin outlives its block", "remove.go", "\t\tdelete(s.pins.until, h)\n", ""},
+	{"a page that cannot be read is written in part", "bury.go", "if err == nil || s.isReadable(segment, off) {", "if true {"},
+	{"a footer that cannot be marked stays", "bury.go", "if err != nil && !s.isReadable(", "if false && !s.isReadable("},
 	{"nothing is reclaimed ahead", "keep.go", "len(s.segments) >= aheadSegments", "false"},
 	{"a flush serves those that came later", "flush.go", "\tr := f.next\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n", "\tr := f.next\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n\t\tf.mu.Lock()\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n"},
 	{"a flush does not wait for deletes", "flush.go", "\ts.deletes.wait()\n", ""},

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +121,46 @@ func TestUnreadableRecord(t *testing.T) {
 		u.s.stop()
 		u.open(image.killed())
 	}
+}
+
+// TestFlushPastUnreadablePages: a block is deleted whose record, or a part of whose footer, cannot be read. The delete is flushed, as
+// all that comes later, and holds whether the page can be read later or not; no other block is lost.
+func TestFlushPastUnreadablePages(t *testing.T) {
+	d := newDisk(1<<20, 5)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	const numBlocks = 72 // the footer has a page of entries, one of marks, and the tail
+	for i := range numBlocks {
+		require.NoError(t, w.put(fmt.Sprint("key", i), "", payload(fmt.Sprint("key", i), 1, 50)))
+	}
+	require.NoError(t, w.s.sealAllOpen())
+	require.NoError(t, w.flush())
+	tail := w.s.segments[0].footer
+	sealed := d.killed()
+	w.s.stop()
+	for what, off := range map[string]int64{
+		"record": 41 * record.PageBytes, "entries": 1<<20 - tail.EntryOff(40), "marks": 1<<20 - tail.MarkOff(40), "tail": 1<<20 - record.PageBytes,
+	} {
+		d := sealed.killed()
+		w.open(d)
+		d.bad[[2]int64{0, off / record.PageBytes}] = true
+		require.True(t, w.delete("key40"))
+		require.NoError(t, w.flush(), what)
+		require.NoError(t, w.put("later", "", payload("later", 1, 50)))
+		require.NoError(t, w.flush(), what)
+		images := d.ends()
+		images[0].bad = maps.Clone(d.bad)
+		w.s.stop()
+		for _, image := range images {
+			w.open(image)
+			require.False(t, w.has("key40"), what)
+			require.NotNil(t, w.get("later"))
+			for i := range numBlocks {
+				require.True(t, i == 40 || w.has(fmt.Sprint("key", i)), "%s: key %d", what, i)
+			}
+			w.s.stop()
+		}
+	}
+	w.open(sealed)
 }
 
 // A complaint about a block ends that one, and none that its key has got since.
