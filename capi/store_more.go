@@ -196,6 +196,8 @@ type storeReport struct {
 	Probes      uint64                     `json:"probes_failed"`
 	Refused     uint64                     `json:"refused"`
 	Moved       uint64                     `json:"moved"`
+	NotCached   uint64                     `json:"not_cached"`
+	Unreadable  uint64                     `json:"unreadable"`
 	Latched     uint64                     `json:"latched_to_tcp"`
 	Carriers    map[string]string          `json:"carriers"`
 	Replies     map[string]uint64          `json:"replies"`
@@ -209,7 +211,7 @@ func reportOf(c *client.Client) storeReport {
 		Up: up, Hits: n.Hits.Load(), Misses: n.Misses.Load(), BadTags: n.BadTags.Load(), Changed: n.Changed.Load(), TooSmall: n.TooSmall.Load(),
 		Late: n.Late.Load(), Unreachable: n.Unreachable.Load(), Capped: n.Capped.Load(), Broken: n.Broken.Load(),
 		Probes: n.ProbesFailed.Load(), Refused: n.Refused.Load(),
-		Moved: n.Moved.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),
+		Moved: n.Moved.Load(), NotCached: n.NotCached.Load(), Unreadable: n.Unreadable.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),
 		Replies: map[string]uint64{}, Servers: map[string]json.RawMessage{},
 	}
 	for _, err := range why {

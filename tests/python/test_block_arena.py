@@ -276,7 +276,7 @@ def test_a_forked_child(memory: Served) -> None:
 
 
 def test_a_failure_is_said_once(memory: Served) -> None:
-    """A client that may not map the memory has TCP, and says so; an explicit choice is refused."""
+    """Without room to map the memory there is TCP, which is said; an explicit choice is refused."""
     program = """
 import logging, resource, sys
 from moewire.store import Client
@@ -307,6 +307,6 @@ with Client(sys.argv[1], **options) as first:
     )
     assert ran.returncode == 0, ran.stderr
     warning, refused = ran.stdout.splitlines()
-    assert warning.startswith(f"WARNING {memory.address}: blocks come by TCP from now on")
+    assert warning.startswith(f"WARNING {memory.address}: blocks come by TCP for now")
     assert "refused: " in refused
     assert "shared memory" in refused

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/wire"
@@ -81,18 +82,29 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 		}
 	}
 	if l.checker.Tag() != e.Tag {
+		l.peer.client.counts.Moved.Add(1)
 		return fateBad, nil
 	}
 	return fateGood, nil
 }
 
-// unreadable gives the arena up, unless it has become shorter: a server that starts again may cut its file. Where
-// nothing else may bring blocks the link ends.
+// unreadable counts why a block could not be read where it lies: it is to be sent. Where that says something of the
+// whole arena, the arena is given up; and where nothing else may bring blocks the link ends.
 func (l *link) unreadable(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	counts := &l.peer.client.counts
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF): // a server that starts again may cut its file
+		counts.Moved.Add(1)
+		return nil
+	case errors.Is(err, sys.ErrAgain):
+		counts.NotCached.Add(1)
 		return nil
 	}
-	if l.peer.client.cfg.Carrier == CarrierSHM {
+	counts.Unreadable.Add(1)
+	switch {
+	case sys.IsUnreadable(err) || sys.IsShortage(err):
+		return nil
+	case l.peer.client.cfg.Carrier == CarrierSHM:
 		return fmt.Errorf("%w: %w", errArena, err)
 	}
 	l.peer.latch(err)
@@ -104,7 +116,6 @@ func (l *link) sendAgain(t *part, i int) {
 	if t.call == nil {
 		return
 	}
-	l.peer.client.counts.Moved.Add(1)
 	again := &part{
 		call: t.call, code: message.Get, at: t.at[i : i+1], keys: t.keys[i : i+1], timeout: t.timeout,
 		begun: stream.Now(), again: true,

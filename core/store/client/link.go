@@ -37,6 +37,8 @@ type link struct {
 	arenaBytes uint64
 	near       net.Conn      // a shorter way to the server that has come with the view
 	hold       time.Duration // how long a lease lives at most, where there is a view
+	lacks      error         // why there is no view now, and may be one later
+	gone       chan struct{} // closed once it ends
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -69,7 +71,7 @@ func (*link) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "client.link
 
 func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	timeout := p.client.cfg.Timeout
-	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, secret: session.Export(message.TagSecret)}
+	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, gone: make(chan struct{}), secret: session.Export(message.TagSecret)}
 	l.invited = session.Export(message.ShareSecret)
 	l.wake.L = &l.mu
 	// The watch says what is silent: it knows how long each part may wait.
@@ -125,6 +127,9 @@ func (l *link) first(code message.Code, most int) (status message.Status, reply 
 func (l *link) run() {
 	done := make(chan struct{})
 	safego.Go("store: sender", func() { defer close(done); l.send() }, func(err error) { l.fail(err) })
+	if l.lacks != nil {
+		l.peer.client.start("store: arena", l.shareLater)
+	}
 	err := safego.Call("store: receiver", func() { l.fail(l.receive()) })
 	l.fail(err)
 	<-done
@@ -161,6 +166,7 @@ func (l *link) fail(err error) {
 	defer l.mu.Unlock()
 	if l.err == nil {
 		l.err = err
+		close(l.gone)
 		_ = l.nc.Close()
 		l.wake.Broadcast()
 	}

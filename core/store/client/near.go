@@ -13,8 +13,7 @@ func (l *link) nearer(deadline time.Time) *link {
 	}
 	stop := context.AfterFunc(l.peer.client.ctx, func() { _ = l.near.Close() })
 	defer stop()
-	half := time.Now().Add(time.Until(deadline) / 2)
-	m, err := l.peer.session(l.near, half)
+	m, err := l.peer.session(l.near, halfOf(deadline))
 	if err != nil {
 		_ = l.near.Close()
 		return l
@@ -22,6 +21,13 @@ func (l *link) nearer(deadline time.Time) *link {
 	m.view, m.arenaBytes, m.hold = l.view, l.arenaBytes, l.hold
 	_ = l.nc.Close()
 	return m
+}
+
+// hasView reports whether blocks are read where they lie.
+func (l *link) hasView() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.view != nil
 }
 
 func (l *link) closeView() {

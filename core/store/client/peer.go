@@ -31,6 +31,7 @@ type peer struct {
 	first  chan error // how the first try ended
 	// why blocks come by TCP for as long as the client lives
 	latched atomic.Pointer[error]
+	said    atomic.Bool // that they come by TCP for a while
 
 	mu      sync.Mutex
 	link    *link

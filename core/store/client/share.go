@@ -3,8 +3,10 @@ package client
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 )
@@ -31,18 +33,36 @@ type noCarrier struct{ error }
 
 func (e noCarrier) Unwrap() error { return e.error }
 
+// notNow is why the arena cannot be had at this moment: it says nothing of shared memory.
+type notNow struct{ error }
+
+func (e notNow) Unwrap() error { return e.error }
+
+// failure tells what is used up, or late, from what does not work.
+func failure(err error) error {
+	if sys.IsShortage(err) || errors.Is(err, sys.ErrTimeout) || errors.Is(err, local.ErrWithdrawn) {
+		return notNow{err}
+	}
+	return noCarrier{err}
+}
+
 // share gets the server's arena, if it is wanted. An error ends the link.
 func (l *link) share(deadline time.Time) error {
 	wanted := l.peer.client.cfg.Carrier
 	if wanted == CarrierTCP || wanted == CarrierAuto && l.peer.latch(nil) {
 		return nil
 	}
-	err := l.invite(deadline)
+	found, err := l.invite(halfOf(deadline), func(name []byte) (message.Status, []byte, error) {
+		l.table = append(l.table[:0], name...)
+		return l.first(message.Share, message.SharedBytes)
+	})
 	var refused noCarrier
+	var later notNow
 	switch {
 	case err == nil:
+		l.attach(found)
 		return nil
-	case wanted == CarrierSHM && (errors.Is(err, errElsewhere) || errors.As(err, &refused)):
+	case wanted == CarrierSHM && (errors.Is(err, errElsewhere) || errors.As(err, &refused) || errors.As(err, &later)):
 		l.peer.client.counts.Refused.Add(1)
 		return fmt.Errorf("%w: %s: shared memory: %v", ErrRefused, l.peer.name, err) // a refusal, whatever the cause
 	case errors.Is(err, errElsewhere):
@@ -50,47 +70,69 @@ func (l *link) share(deadline time.Time) error {
 	case errors.As(err, &refused):
 		l.peer.latch(err)
 		return nil
+	case errors.As(err, &later):
+		l.lacks = err
+		return nil
 	}
 	return err
 }
 
-// invite asks the server for its arena.
-func (l *link) invite(deadline time.Time) error {
+// halfOf is in the middle between now and a deadline: where nothing comes, there is time for something else.
+func halfOf(deadline time.Time) time.Time { return time.Now().Add(time.Until(deadline) / 2) }
+
+// given is what a server has given.
+type given struct {
+	message.Shared
+	view *local.View
+	near net.Conn // a shorter way to the server
+}
+
+// invite asks the server for its arena, by way of ask, which says a name to it.
+func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status, []byte, error)) (found given, err error) {
 	invitation, err := local.Invite(l.invited)
 	if err != nil {
-		return noCarrier{err}
+		return found, failure(err)
 	}
 	defer func() { _ = invitation.Close() }()
-	l.table = append(l.table[:0], invitation.Name[:]...)
-	status, reply, err := l.first(message.Share, message.SharedBytes)
+	status, reply, err := ask(invitation.Name[:])
 	switch {
 	case err != nil:
-		return err
+		return found, err
 	case status == message.Miss:
-		return errElsewhere
-	case status == message.WouldBlock || status == message.Closing: // the server has no time now
-		return fmt.Errorf("the arena was refused: %v", status)
+		return found, errElsewhere
+	case status == message.Closing: // it ends
+		return found, fmt.Errorf("the arena was refused: %v", status)
+	case status == message.WouldBlock:
+		return found, notNow{fmt.Errorf("%v %s", status, reply)}
 	case status.Refuses():
-		return noCarrier{fmt.Errorf("%v %s", status, reply)}
+		return found, noCarrier{fmt.Errorf("%v %s", status, reply)}
 	}
-	var shared message.Shared
-	if err := shared.Decode(reply); err != nil {
-		return err
+	if err := found.Decode(reply); err != nil {
+		return found, err
 	}
+	return found, l.await(&found, invitation, deadline)
+}
+
+// await waits for what the server gives.
+func (l *link) await(found *given, invitation *local.Invitation, deadline time.Time) error {
 	fd, socket, err := invitation.Await(deadline)
 	if err != nil {
-		return noCarrier{err}
+		return failure(err)
 	}
-	if l.near, err = local.Conn(socket); err != nil {
-		return noCarrier{errors.Join(err, fd.Close())}
+	if found.near, err = local.Conn(socket); err != nil {
+		return failure(errors.Join(err, fd.Close()))
 	}
-	l.arenaBytes = shared.ArenaBytes
-	l.hold = time.Duration(min(shared.HoldUs, 1<<32)) * time.Microsecond
-	l.view, err = local.NewView(fd, int64(shared.ArenaBytes), l.opened.Storage == storageMemory)
+	found.view, err = local.NewView(fd, int64(found.ArenaBytes), l.opened.Storage == storageMemory)
 	if err != nil {
-		return noCarrier{errors.Join(err, l.near.Close())}
+		return failure(errors.Join(err, found.near.Close()))
 	}
 	return nil
+}
+
+// attach gives the link the arena.
+func (l *link) attach(found given) {
+	l.view, l.near, l.arenaBytes = found.view, found.near, found.ArenaBytes
+	l.hold = time.Duration(min(found.HoldUs, 1<<32)) * time.Microsecond
 }
 
 // storageMemory is what a server says whose arena is memory.
@@ -114,7 +156,7 @@ func (c *Client) Carriers() map[string]string {
 		p.mu.Unlock()
 		switch {
 		case l == nil:
-		case l.view != nil && !p.latch(nil):
+		case l.hasView() && !p.latch(nil):
 			found[p.name] = "shm"
 		default:
 			found[p.name] = "tcp"

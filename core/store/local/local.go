@@ -23,6 +23,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -32,6 +33,9 @@ import (
 
 // ErrElsewhere means that nobody waits under a name here: the client is on another host.
 var ErrElsewhere = errors.New("the client is not on this host")
+
+// ErrWithdrawn means that the server has closed the socket and sent nothing.
+var ErrWithdrawn = errors.New("the server has not sent its descriptors")
 
 const numFDs = 2
 
@@ -118,7 +122,10 @@ func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
 	}
 	var said [2]byte
 	n, fds, err := sys.Receive(conn, said[:], numFDs)
-	if err == nil && (n != 1 || len(fds) != numFDs) {
+	switch {
+	case err == nil && n == 0:
+		err = ErrWithdrawn
+	case err == nil && (n != 1 || len(fds) != numFDs):
 		err = fmt.Errorf("%d came, with %d bytes; expected: %d, with 1", len(fds), n, numFDs)
 	}
 	return fds, err
@@ -181,7 +188,22 @@ func (d *Delivery) Send(arena, socket *sys.FD) error {
 	return d.conn.SendFDs([]byte{1}, arena, socket)
 }
 
-// Close ends the delivery, and Await. Idempotent.
+// Taken waits until the client has taken what was sent, and closed its end.
+func (d *Delivery) Taken(deadline time.Time) error {
+	if err := d.conn.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	n, err := d.conn.Read(make([]byte, 1))
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("%d bytes came", n)
+	}
+	return fmt.Errorf("the client has not taken what was sent: %w", err)
+}
+
+// Close ends the delivery, and what waits. Idempotent.
 func (d *Delivery) Close() error { return d.conn.Close() }
 
 // Conn makes a connection of a socket, which it takes over, also if it fails.

@@ -165,6 +165,7 @@ func TestWrongDelivery(t *testing.T) {
 		go func() { _ = errors.Join(d.Await(time.Now().Add(patience)), send(d), d.Close()) }()
 		_, _, err = i.Await(time.Now().Add(patience))
 		require.Error(t, err, name)
+		require.Equal(t, name == "nothing", errors.Is(err, ErrWithdrawn), name)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, name)
 		require.NoError(t, i.Close())
 	}

@@ -18,6 +18,7 @@ const unitBytes = 1 << 20
 type View struct {
 	fd    *sys.FD
 	bytes int64
+	quick bool            // a read of it never waits for a disk
 	arena *sys.Mapping    // if it is memory
 	there []atomic.Uint64 // a bit for each unit of it whose pages are present
 
@@ -27,17 +28,32 @@ type View struct {
 }
 
 // NewView takes a descriptor over, also if it fails, and believes nothing of it. mapped: it has to be memory that
-// can neither shrink nor be changed by its readers, and Bytes works. Else it may be any file.
+// can neither shrink nor be changed by its readers, and Bytes works. Else it may be any file of which a part can be read
+// without waiting for a disk.
 func NewView(fd *sys.FD, bytes int64, mapped bool) (*View, error) {
 	v := &View{fd: fd, bytes: bytes, holds: 1}
-	var err error
+	how := v.look
 	if mapped {
-		err = v.mapArena()
+		how = v.mapArena
 	}
+	err := how()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the server's arena: %w", err), v.Close())
 	}
 	return v, nil
+}
+
+// look finds out how a file can be read. sys.ErrWaits: it cannot.
+func (v *View) look() (err error) {
+	if v.quick, err = sys.HasNoDisk(v.fd); v.quick || err != nil {
+		return err
+	}
+	var first [1]byte
+	err = sys.ReadAtNow(v.fd, 0, first[:])
+	if errors.Is(err, sys.ErrWaits) {
+		return err
+	}
+	return nil
 }
 
 func (v *View) mapArena() error {
@@ -70,7 +86,7 @@ func (v *View) mapArena() error {
 }
 
 // Read fills p from a place on. No file makes a signal: pages of memory are made present first, and stay, because the
-// memory is sealed; from another file the kernel copies.
+// memory is sealed; from another file the kernel copies. It waits for no disk: sys.ErrAgain is said instead.
 func (v *View) Read(place int64, p []byte) error {
 	if v.arena != nil {
 		data, err := v.Bytes(place, len(p))
@@ -80,7 +96,10 @@ func (v *View) Read(place int64, p []byte) error {
 	if place < 0 || int64(len(p)) > v.bytes-place {
 		return fmt.Errorf("%d bytes at %d of an arena of %d", len(p), place, v.bytes)
 	}
-	return sys.ReadAt(v.fd, place, p)
+	if v.quick {
+		return sys.ReadAt(v.fd, place, p)
+	}
+	return sys.ReadAtNow(v.fd, place, p)
 }
 
 // Mapped reports whether Bytes works.

@@ -41,9 +41,9 @@ type conn struct {
 	spaces   []space
 	handles  handles
 	contexts *pool.Pool[*job]
-	current  *job        // not answered yet
-	handover *handover   // what share has begun
-	shared   atomic.Bool // the client has the arena
+	current  *job                     // not answered yet
+	handover atomic.Pointer[handover] // what share has begun
+	shared   atomic.Bool              // the client has the arena
 
 	waiting atomic.Int32 // replies that the writer has not written
 	replies chan reply
@@ -112,8 +112,8 @@ func (c *conn) end(done chan struct{}) {
 	if c.current != nil {
 		c.release(c.current)
 	}
-	if c.handover != nil {
-		_ = c.handover.delivery.Close()
+	if h := c.handover.Load(); h != nil {
+		_ = h.delivery.Close()
 	}
 	c.others.Wait()
 	close(c.replies)

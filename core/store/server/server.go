@@ -93,7 +93,7 @@ type Server struct {
 	signed   *wire.Singles // nil: none
 	ended    sync.WaitGroup
 
-	refused, crowded, starved, lost rare // events to be logged
+	refused, crowded, starved, lost, unshared rare // events to be logged
 
 	mu      sync.Mutex
 	pending accept.Pending[net.Conn]

@@ -20,24 +20,28 @@ type Arena interface {
 	Share() (*sys.FD, error)
 }
 
-// share gives the arena's descriptor to a client that waits for it on this host. Once per connection. Miss: the client
-// does not wait here, or there is no arena. OK: the client has to prove itself now, and then the descriptors come.
+// share gives the arena's descriptor to a client that waits for it on this host. Miss: the client does not wait here, or
+// there is no arena. OK: the client has to prove itself now, and then the descriptors come. Until the client has them it
+// gets no others: descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes.
 func (c *conn) share(j *job) message.Status {
 	arena := c.server.cfg.Arena
 	switch {
 	case arena == nil:
 		return message.Miss
-	case c.handover != nil || c.shared.Load(): // descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes
-		return message.Quota
+	case c.handover.Load() != nil:
+		return message.WouldBlock
 	}
 	h, err := c.approach(arena, [message.NameBytes]byte(j.in))
 	switch {
 	case errors.Is(err, local.ErrElsewhere):
 		return message.Miss
+	case sys.IsShortage(err), errors.Is(err, sys.ErrAgain): // of descriptors, or of room at the client's socket
+		j.say(err.Error())
+		return message.WouldBlock
 	case err != nil:
 		return j.refusal(err)
 	}
-	c.handover = h
+	c.handover.Store(h)
 	deadline := time.Now().Add(c.server.cfg.Handshake)
 	c.others.Add(1)
 	safego.Go("store: arena", func() {
@@ -78,22 +82,38 @@ func (h *handover) close() {
 	sys.CloseAll(h.arena, h.ours, h.theirs)
 }
 
-// hand waits for the client's proof, and sends what it gets.
+// hand waits for the client's proof, sends what it gets, and waits until the client has it.
 func (c *conn) hand(h *handover, deadline time.Time) {
 	defer h.close()
 	err := h.delivery.Await(deadline)
 	if err == nil {
-		c.shared.Store(true) // it may ask for places as soon as it has the arena
-		err = h.delivery.Send(h.arena, h.theirs)
+		err = c.give(h)
+	}
+	sent := err == nil
+	if sent {
+		err = h.delivery.Taken(deadline)
 	}
 	if err != nil {
-		c.shared.Store(false)
 		c.notHanded(err)
-		return
 	}
-	if nc, err := sys.UnixNet(h.ours); err == nil {
+	if !sent || err == nil { // else they are in the kernel: the client has had its share
+		c.handover.Store(nil)
+	}
+}
+
+// give sends what a client gets that has proved itself.
+func (c *conn) give(h *handover) error {
+	had := c.shared.Swap(true) // it may ask for places as soon as it has the arena
+	if err := h.delivery.Send(h.arena, h.theirs); err != nil {
+		c.shared.Store(had)
+		return err
+	}
+	sys.CloseAll(h.arena, h.theirs)
+	nc, err := sys.UnixNet(h.ours)
+	if err == nil {
 		c.server.admit(&nearConn{nc, c.nc.RemoteAddr()})
 	}
+	return nil // the arena is there: the session may stay where it is
 }
 
 // notHanded counts and logs why a client has not got the arena.
@@ -104,7 +124,7 @@ func (c *conn) notHanded(err error) {
 	case errors.Is(err, local.ErrImpostor):
 		c.server.counters.Unauthenticated.Add(1)
 	}
-	c.server.logRare(&c.server.refused, fmt.Sprintf("%v has not got the arena: %v", c.nc.RemoteAddr(), err))
+	c.server.logRare(&c.server.unshared, fmt.Sprintf("%v has not got the arena: %v", c.nc.RemoteAddr(), err))
 }
 
 // nearConn is a connection that deliver has made: its client has the arena. It goes by the address of the

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/hex"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,7 +139,7 @@ func TestShareWithHostileClient(t *testing.T) {
 	require.Equal(t, message.OK, status)
 	for range 100 {
 		status, _ := r.share(i.Name)
-		require.Equal(t, message.Quota, status)
+		require.Equal(t, message.WouldBlock, status)
 	}
 	require.NoError(t, i.Close())
 	require.Eventually(t, func() bool { return sys.Stats().OpenFDs == before }, 20*time.Second, time.Millisecond,
@@ -240,8 +241,48 @@ func TestImpostorGetsNoArena(t *testing.T) {
 		require.Equal(t, before+1, srv.Counters().Unauthenticated.Load())
 		status, _ = r.do(message.Get, message.Request{NumKeys: 1, Flags: message.FlagPlace}, table("key"))
 		require.Equal(t, message.Malformed, status)
-		status, _ = r.share(name)
-		require.Equal(t, message.Quota, status)
+	}
+}
+
+// A client that has lost what it got may ask again, not one that leaves it in the kernel.
+func TestSharedAgain(t *testing.T) {
+	_, r := sharing(t)
+	for range 3 {
+		i := r.invite()
+		require.Eventually(t, func() bool { // the server sees after the client that it has all
+			status, _ := r.share(i.Name)
+			return status == message.OK
+		}, 20*time.Second, time.Millisecond)
+		fd, socket, err := i.Await(time.Now().Add(20 * time.Second))
+		require.NoError(t, err)
+		sys.CloseAll(fd, socket)
+	}
+}
+
+// A client that proves itself and leaves the descriptors in the kernel gets no others, in all the time of its connection.
+func TestHoarder(t *testing.T) {
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	logged := make(chan string, 100)
+	srv, _ := serve(t, func(c *server.Config) {
+		c.Arena, c.Handshake, c.Log = m, time.Second, func(line string) { logged <- line }
+	})
+	r := open(t, srv)
+	name := [16]byte{5}
+	accept := impostor(t, name)
+	status, _ := r.share(name)
+	require.Equal(t, message.OK, status)
+	where, err := sys.NetworkNamespace()
+	require.NoError(t, err)
+	proof := message.ShareProof(r.session.Export(message.ShareSecret), message.ProofClient, name, where)
+	conn := accept()
+	require.NoError(t, sys.Send(conn, proof[:]))
+	for !strings.Contains(<-logged, "has not taken what was sent") {
+	}
+	for range 3 {
+		status, _ := r.share(name)
+		require.Equal(t, message.WouldBlock, status)
 	}
 }
 

@@ -1,0 +1,209 @@
+package client
+
+import (
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/message"
+)
+
+// Where descriptors or memory are used up for a while, at either side, blocks come by TCP for as long, which is said
+// once; then they are read in place. shm is refused meanwhile.
+func TestShortageDoesNotLatch(t *testing.T) {
+	srv, _ := shared(t, "", 8<<20)
+	data := noise(newRand(t), 100_000)
+	mustPut(t, dial(t, one(srv)), "key", data)
+	for call, err := range map[string]syscall.Errno{
+		"socket": syscall.EMFILE, "accept4": syscall.ENFILE, "recvmsg": syscall.EMFILE, "mmap": syscall.ENOMEM,
+		"open": syscall.EMFILE, "socketpair": syscall.ENFILE, // at the server
+	} {
+		stop := sys.FailCall(call, err)
+		var said warned
+		c := dial(t, one(srv), quickly, func(c *Config) { c.Warn = said.add })
+		link := c.peers[0].link
+		require.Equal(t, "tcp", carrier(c), call)
+		mustGet(t, c, "key", data)
+		_, refused := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+		require.ErrorIs(t, refused, ErrRefused, call)
+		time.Sleep(50 * time.Millisecond) // it is tried again and again
+		stop()
+		require.Eventually(t, func() bool { return carrier(c) == "shm" }, patience, time.Millisecond, call)
+		mustGet(t, c, "key", data)
+		leases, lookErr := c.Lookup([][]byte{[]byte("key")}, 0)
+		require.NoError(t, lookErr)
+		place, ok := leases[0].Place()
+		require.True(t, ok, "the block is where the client reads by itself")
+		require.NoError(t, place.FD.Close())
+		leases[0].Release()
+		require.Same(t, link, c.peers[0].link, "nothing of the connection was lost")
+		require.Zero(t, c.counts.Latched.Load()+c.counts.Broken.Load(), call)
+		require.Len(t, said.all(), 1)
+		require.Contains(t, said.all()[0], "for now")
+		require.NoError(t, c.Close())
+	}
+}
+
+// What turns out to be no shortage latches then. A client that is closed waits for nothing of it.
+func TestShortageBecomesFailure(t *testing.T) {
+	srv, _ := shared(t, "", 8<<20)
+	before := sys.Stats()
+	stop := sys.FailCall("mmap", syscall.ENOMEM)
+	var said warned
+	c := dial(t, one(srv), quickly, func(c *Config) { c.Warn = said.add })
+	slow := dial(t, one(srv), func(c *Config) { c.ProbeMax = time.Hour })
+	stop()
+	stop = sys.FailCall("mmap", errors.New("broken"))
+	require.Eventually(t, func() bool { return c.counts.Latched.Load() == 1 }, patience, time.Millisecond)
+	stop()
+	require.Len(t, said.all(), 2)
+	require.Contains(t, said.all()[1], "from now on")
+	require.Equal(t, "tcp", carrier(c))
+	require.NoError(t, c.Close())
+	require.NoError(t, slow.Close())
+	require.Equal(t, before.Mappings, sys.Stats().Mappings)
+}
+
+// failing are faults of calls by name, while stop was not called.
+func failing(faults map[string]error) (stop func()) {
+	return sys.InjectFaults(func(call string) error { return faults[call] })
+}
+
+// onDisk is a folder of a file system with a disk. Elsewhere no read waits, and none is made as if it could.
+func onDisk(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir()
+	fd, err := sys.OpenFile(filepath.Join(path, "probe"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, fd.Close()) }()
+	noDisk, err := sys.HasNoDisk(fd)
+	require.NoError(t, err)
+	if noDisk {
+		t.Skip("the temporary folder is in memory")
+	}
+	return path
+}
+
+// bothFailing is a disk that client and server cannot read but for the headers of a block, which the server reads twice.
+func bothFailing() (stop func()) {
+	var headers atomic.Int32
+	return sys.InjectFaults(func(call string) error {
+		if call == "preadv2" || call == "pread" && headers.Add(1) > 2 {
+			return syscall.EIO
+		}
+		return nil
+	})
+}
+
+// A block that the client cannot read where it lies comes from the server, which says what it is; if the server cannot
+// read it either it is a miss. The next one is read in place again.
+func TestUnreadableBlocks(t *testing.T) {
+	storages(t, func(t *testing.T, path string) {
+		if path != "" {
+			path = filepath.Join(onDisk(t), "blocks")
+		}
+		for _, how := range []Carrier{CarrierAuto, CarrierSHM} {
+			srv, _ := shared(t, path, 8<<20)
+			var said warned
+			c := dial(t, one(srv), by(how), func(c *Config) { c.Warn = said.add })
+			data := noise(newRand(t), 300_000)
+			mustPut(t, c, "key", data)
+			stop := failing(map[string]error{"madvise": syscall.EFAULT, "preadv2": syscall.EIO})
+			mustGet(t, c, "key", data)
+			require.EqualValues(t, 1, c.counts.Unreadable.Load())
+			leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+			require.NoError(t, err)
+			room := make([]byte, len(data))
+			ok, err := leases[0].Read([][]byte{room})
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, data, room)
+			leases[0].Release()
+			stop()
+			require.EqualValues(t, 2, c.counts.Unreadable.Load())
+			if path != "" {
+				stop := bothFailing()
+				got, err := c.Get([]byte("key"))
+				stop()
+				require.NoError(t, err)
+				require.Nil(t, got)
+				require.EqualValues(t, 1, c.counts.Misses.Load())
+			}
+			counted := c.counts.Unreadable.Load()
+			mustGet(t, c, "key", data)
+			require.Equal(t, counted, c.counts.Unreadable.Load())
+			require.Equal(t, "shm", carrier(c))
+			require.Zero(t, c.counts.Latched.Load()+c.counts.Broken.Load()+c.counts.Moved.Load())
+			require.Empty(t, said.all())
+			require.NoError(t, c.Close())
+			srv.Close()
+			if path != "" {
+				path = filepath.Join(t.TempDir(), "blocks")
+			}
+		}
+	})
+}
+
+// A disk that does not answer holds up no client that reads its file: what is not in the kernel's memory is the
+// server's to read, and a get keeps its deadline. What is there is read in place all the while.
+func TestHungDisk(t *testing.T) {
+	srv, _ := shared(t, filepath.Join(onDisk(t), "blocks"), 8<<20)
+	c := dial(t, one(srv), func(c *Config) { c.Timeout = 500 * time.Millisecond })
+	cold, warm := noise(newRand(t), 300_000), noise(newRand(t), 100_000)
+	mustPut(t, c, "cold", cold)
+	mustPut(t, c, "warm", warm)
+	stop := failing(map[string]error{"preadv2": sys.ErrAgain})
+	mustGet(t, c, "cold", cold)
+	require.EqualValues(t, 1, c.counts.NotCached.Load())
+	stop()
+	answer := make(chan struct{})
+	stop = sys.InjectFaults(func(call string) error {
+		switch call {
+		case "pread":
+			<-answer
+		case "preadv2":
+			return sys.ErrAgain
+		}
+		return nil
+	})
+	ended := make(chan Completion, 1)
+	go func() {
+		done, _ := c.Do(Request{Op: message.Get, Keys: [][]byte{[]byte("cold")}})
+		ended <- done
+	}()
+	select {
+	case done := <-ended:
+		require.False(t, done.OK[0])
+	case <-time.After(patience):
+		require.Fail(t, "the get waits for the disk")
+	}
+	close(answer)
+	stop()
+	require.Zero(t, c.counts.Latched.Load())
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	back(t, c)
+	mustGet(t, c, "cold", cold)
+	mustGet(t, c, "warm", warm)
+}
+
+// A file system that cannot say whether a read would wait has no arena; one without a disk needs not say.
+func TestReadsThatMayWait(t *testing.T) {
+	stop := sys.FailCall("preadv2", syscall.EOPNOTSUPP)
+	defer stop()
+	srv, _ := shared(t, filepath.Join(onDisk(t), "blocks"), 8<<20)
+	var said warned
+	c := dial(t, one(srv), func(c *Config) { c.Warn = said.add })
+	mustPut(t, c, "key", []byte("data"))
+	mustGet(t, c, "key", []byte("data"))
+	require.Equal(t, "tcp", carrier(c))
+	require.Len(t, said.all(), 1)
+	require.Contains(t, said.all()[0], "RWF_NOWAIT")
+	_, err := Open(Config{Servers: c.cfg.Servers, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+	require.ErrorIs(t, err, ErrRefused)
+}
