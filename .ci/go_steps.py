@@ -35,7 +35,7 @@ EMULATED = "core/device/cuda"
 RACES_BESIDE_C = {
     "core/device/cpu": "Team|Threads",
     EMULATED: "TestHosts(Exchange|AreApart|LoseARank|ProxyEnds)|TestLost",
-    "core/ep/gpu": "^Test(Hosts(|Schedules|Processes)|Killed.*|Schedules|Process.*|Stop.*|Close.*"
+    "core/ep/cuda": "^Test(Hosts(|Schedules|Processes)|Killed.*|Schedules|Process.*|Stop.*|Close.*"
     "|Late|PrepareWaitsFor.*|Records|Events)$",
     f"{EMULATED}/fifo": ".",
     f"{EMULATED}/images": ".",
@@ -162,7 +162,7 @@ def go_all() -> None:
 
 
 # The packages whose tests of the rest are longest begin, the first as two commands.
-LONGEST = [EMULATED, "core/ep", "core/ep/gpu", "tests/chaos"]
+LONGEST = [EMULATED, "core/ep/cpu", "core/ep/cuda", "tests/chaos"]
 
 
 def shares(names: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
@@ -260,7 +260,7 @@ def rdma() -> None:
         tests, fabrics, groups = (Path(name) / f"{part}.test" for part in ("verbs", "fabric", "ep"))
         compile_tests(tests, "./core/transport/verbs")
         compile_tests(fabrics, "./core/fabric")
-        compile_tests(groups, "./core/ep")
+        compile_tests(groups, "./core/ep/cpu")
         on_machine(
             f"{tests} -test.skip='{RDMA_BESIDE}' && {fabrics} -test.run=TestOverVerbs"
             f" && {groups} -test.run='{RDMA_EP}'",
@@ -273,7 +273,7 @@ def rdma_long() -> None:
     with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
         races, groups = (Path(name) / f"{part}.test" for part in ("verbs-race", "ep"))
         compile_tests(races, "./core/transport/verbs", "-race", cgo="1")
-        compile_tests(groups, "./core/ep")
+        compile_tests(groups, "./core/ep/cpu")
         on_machine(f"{races} -test.run='{RDMA_RACES}' && {groups} -test.run=TestWeather/tcp")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "gpu"
 CUDA = ROOT / "core" / "device" / "cuda"
-GROUPS = ROOT / "core" / "ep" / "gpu"
+GROUPS = ROOT / "core" / "ep" / "cuda"
 ARCHIVE = ROOT / "build" / "kernels" / "kernels.bin"
 BENCH, EMULATOR = PLACE / "gpubench", PLACE / "emulator.so"
 LIBRARY = PLACE / "libmoewire.so"
@@ -45,7 +45,7 @@ def build(emulated: bool, anew: bool) -> None:
     flags = ["-buildvcs=false", "-ldflags=-s -w", *_overlay(prebuilt)]
     for words in (
         ["go", "test", "-c", *flags, "-o", str(ENGINE_TESTS), "./core/device/cuda"],
-        ["go", "test", "-c", *flags, "-o", str(GROUP_TESTS), "./core/ep/gpu"],
+        ["go", "test", "-c", *flags, "-o", str(GROUP_TESTS), "./core/ep/cuda"],
         ["go", "build", *flags, "-o", str(BENCH), "./core/device/cuda/gpubench"],
     ):
         _do(words, {"CGO_ENABLED": "0"})

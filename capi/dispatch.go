@@ -140,7 +140,7 @@ func outputType(fp32 bool) protocol.DType {
 	return protocol.BF16
 }
 
-// checkNumbers looks at the numbers from which sizes of memory are made, before core/ep does.
+// checkNumbers looks at the numbers from which sizes of memory are made, before the engine does.
 func checkNumbers(a *C.mw_dispatch_args_t) error {
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))

@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # File, a text that is in it exactly once, and what comes behind it.
 EDITS = (
-    ("core/ep/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
+    ("core/ep/cpu/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
     (
-        "core/ep/combine.go",
-        "\tif !b.isMember() {\n\t\treturn ErrFenced\n\t}\n",
+        "core/ep/cpu/combine.go",
+        "\tif !b.isMember() {\n\t\treturn ep.ErrFenced\n\t}\n",
         "\tif b.cfg.CorruptCombine && c.args.NumTokens > 0 {\n\t\tc.args.Out[0] ^= 1\n\t}\n",
     ),
     ("core/node/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
-    ("core/node/cpu.go", "cfg: ep.Config{\n", "\t\tCorruptCombine: c.CorruptCombine,\n"),
+    ("core/node/cpu.go", "cfg: cpu.Config{\n", "\t\tCorruptCombine: c.CorruptCombine,\n"),
     ("capi/config.go", '// #include "internal.h"\n', "// #include <stdlib.h>\n"),
     (
         "capi/config.go",

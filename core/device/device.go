@@ -1,4 +1,4 @@
-// Package device says what core/ep needs from whatever computes on rows:
+// Package device says what core/ep/cpu needs from whatever computes on rows:
 // placing (with an optional cast to fp8), weighted reduction, block copies.
 //
 // Every implementation gives the same bits for the same input; see

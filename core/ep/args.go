@@ -1,3 +1,6 @@
+// Package ep has what callers of dispatch and combine see, and what its two engines share:
+// arguments, results, errors, settings, and how a rank stands in its group. core/ep/cpu and
+// core/ep/cuda are the engines; core/node chooses one.
 package ep
 
 import (

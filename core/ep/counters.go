@@ -1,9 +1,6 @@
 package ep
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // Counters are totals since the buffer was made.
 type Counters struct {
@@ -19,39 +16,4 @@ type Counters struct {
 	Wait          time.Duration
 	NumRowsSentTo []uint64
 	WaitFor       []time.Duration
-}
-
-// counters are written under Buffer.mu, except the waiting times.
-type counters struct {
-	dispatches, combines                   uint64
-	plansKept                              uint64 // dispatches that needed no new plan
-	rowsReceived, rowsReduced              uint64
-	bytesPlaced, bytesReduced, bytesCopied uint64
-	slabBytes                              uint64
-	messages, bytesRemote, dropped         uint64
-	violations                             uint64
-	rowsTo                                 []uint64
-	wait                                   []atomic.Int64 // ns, by rank
-}
-
-// Counters returns the totals; it may be called at any time.
-func (b *Buffer) Counters() Counters {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := &b.count
-	out := Counters{
-		NumDispatches: c.dispatches, NumCombines: c.combines,
-		NumRowsReceived: c.rowsReceived, NumRowsReduced: c.rowsReduced,
-		NumBytesPlaced: c.bytesPlaced, NumBytesReduced: c.bytesReduced, NumBytesCopied: c.bytesCopied,
-		NumMessagesSent: c.messages, NumMessageBytesSent: c.bytesRemote, NumMessagesDropped: c.dropped,
-		NumViolations: c.violations + b.word.Repaired(),
-		SlabBytes:     c.slabBytes, NumRowsSentTo: append([]uint64(nil), c.rowsTo...),
-		WaitFor: make([]time.Duration, len(c.wait)),
-	}
-	for r := range c.wait {
-		out.WaitFor[r] = time.Duration(c.wait[r].Load())
-		out.Wait += out.WaitFor[r]
-		out.NumRowsSent += c.rowsTo[r]
-	}
-	return out
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/limits"
 )
 
@@ -37,22 +37,39 @@ func Held(num, numSlots int, op uint64) error {
 		ErrHeld, num, numSlots, op)
 }
 
-// inRange is ErrInvalid for a number out of its range.
-func inRange(r limits.Range, v int) error {
+// InRange is ErrInvalid for a number out of its range.
+func InRange(r limits.Range, v int) error {
 	if err := r.Check(int64(v)); err != nil {
-		return invalid("%s", err)
+		return Invalid("%s", err)
 	}
 	return nil
 }
 
-func invalid(format string, args ...any) error {
+// Invalid is ErrInvalid with a text.
+func Invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// lowest returns the lowest rank of a set; -1 for the empty set.
-func lowest(ranks rankset.Set) int {
-	if ranks.Empty() {
-		return -1
+// fenced is ErrFenced of a rank that has taken itself out: this rank does not know
+// whether the group has gone on.
+type fenced struct{ why string }
+
+func (f *fenced) Error() string {
+	return "fenced: " + f.why + "; update the membership to rejoin, or to go on with those who are left"
+}
+
+func (f *fenced) Unwrap() error { return ErrFenced }
+
+// FencedFor is ErrFenced of a rank that takes itself out, and says why.
+func FencedFor(why string) error { return &fenced{why} }
+
+// WhyFenced is ErrFenced, with what the domain knows of how this rank came to be
+// out: between hosts it may have taken itself out, for want of a quorum.
+func WhyFenced(dom domain.Domain) error {
+	if d, ok := dom.(interface{ WhyOut() string }); ok {
+		if why := d.WhyOut(); why != "" {
+			return &fenced{why}
+		}
 	}
-	return ranks.Min()
+	return ErrFenced
 }

@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/fabric"
@@ -59,9 +60,9 @@ func dispatch(change func(a *ep.DispatchArgs, v int64)) func(*testing.T, int64) 
 	}
 }
 
-func onCUDA(change func(c *gpu.Config, v int64)) func(*testing.T, int64) error {
+func onCUDA(change func(c *cuda.Config, v int64)) func(*testing.T, int64) error {
 	return func(_ *testing.T, v int64) error {
-		c := gpu.Config{NumBytes: 1 << 40}
+		c := cuda.Config{NumBytes: 1 << 40}
 		change(&c, v)
 		_, err := c.Params(ep.Standing{})
 		return err
@@ -87,9 +88,9 @@ var entrances = map[string]func(t *testing.T, v int64) error{
 		_, err := node.SizeHint(layout.Shape{MaxTokens: 1, Hidden: 8, NumExperts: 1, NumRanks: 1}, int(v))
 		return err
 	},
-	"num_slots on CUDA": onCUDA(func(c *gpu.Config, v int64) { c.NumSlots = int(v) }),
+	"num_slots on CUDA": onCUDA(func(c *cuda.Config, v int64) { c.NumSlots = int(v) }),
 	"num_bytes": func(_ *testing.T, v int64) error {
-		_, err := ep.Config{NumBytes: v}.Params(ep.Standing{})
+		_, err := cpu.Config{NumBytes: v}.Params(ep.Standing{})
 		return err
 	},
 	"num_max_tokens_per_rank": hint(func(s *layout.Shape, v int64) { s.MaxTokens = v }),
@@ -103,11 +104,11 @@ var entrances = map[string]func(t *testing.T, v int64) error{
 		a.NumTokens = int(v) / a.TopK
 	}),
 	"extra_row_bytes": dispatch(func(a *ep.DispatchArgs, v int64) { a.Flat, a.ExtraRowBytes[0] = true, int(v) }),
-	"max_selections":  onCUDA(func(c *gpu.Config, v int64) { c.MaxSelections = int(v) }),
-	"max_experts":     onCUDA(func(c *gpu.Config, v int64) { c.MaxExperts = int(v) }),
+	"max_selections":  onCUDA(func(c *cuda.Config, v int64) { c.MaxSelections = int(v) }),
+	"max_experts":     onCUDA(func(c *cuda.Config, v int64) { c.MaxExperts = int(v) }),
 
-	"num_threads": create(func(c *node.Config, v int64) { c.Kernels = cpu.Options{Threads: int(v)} }),
-	"prefetch":    create(func(c *node.Config, v int64) { c.Kernels = cpu.Options{Prefetch: int(v)} }),
+	"num_threads": create(func(c *node.Config, v int64) { c.Kernels = kernels.Options{Threads: int(v)} }),
+	"prefetch":    create(func(c *node.Config, v int64) { c.Kernels = kernels.Options{Prefetch: int(v)} }),
 	"spin_us":     create(func(c *node.Config, v int64) { c.SpinFor = time.Duration(v) * time.Microsecond }),
 	"ring_bytes":  create(func(c *node.Config, v int64) { c.Hosts.RingBytes = v }),
 	"unresponsive_after_us": create(func(c *node.Config, v int64) {

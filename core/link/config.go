@@ -30,7 +30,7 @@ const (
 	DefaultNumMessages = 64
 )
 
-// alignment of messages in a ring: that of a cache line, so that what core/ep
+// alignment of messages in a ring: that of a cache line, so that what core/ep/cpu
 // reads there is aligned for any type.
 const alignment = 64
 

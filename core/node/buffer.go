@@ -151,7 +151,7 @@ func (b *Buffer) noCore() error {
 }
 
 func (b *Buffer) unconnected() error {
-	return invalid("%s is not connected yet: connect it first", b.name)
+	return ep.Invalid("%s is not connected yet: connect it first", b.name)
 }
 
 func (b *Buffer) closedError() error { return fmt.Errorf("%w: %s was closed", ep.ErrClosed, b.name) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/op"
 )
@@ -114,7 +114,7 @@ func TestBadConfig(t *testing.T) {
 		"num_ranks is 0, allowed 1 to ":                  func(c *Config) { c.NumRanks = 0 },
 		"rank is 1, allowed 0 to 0":                      func(c *Config) { c.Rank = 1 },
 		"spin_us is 2000000, allowed -1 to 1000000":      func(c *Config) { c.SpinFor = 2 * time.Second },
-		"prefetch is 65, allowed -1 to 64":               func(c *Config) { c.Kernels = cpu.Options{Prefetch: 65} },
+		"prefetch is 65, allowed -1 to 64":               func(c *Config) { c.Kernels = kernels.Options{Prefetch: 65} },
 		"huge_pages is 3, allowed 0 (never)":             func(c *Config) { c.Pages.Huge = 3 },
 		"ring_bytes is 5, allowed a power of two":        func(c *Config) { c.Hosts.RingBytes = 5 },
 		"unresponsive_after_us is 1, allowed 0":          func(c *Config) { c.Hosts.UnresponsiveAfter = time.Microsecond },

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 )
 
 // Handle names one dispatch of a buffer. 0 is none.
@@ -16,7 +16,7 @@ type Handle uint64
 type Result struct {
 	Handle Handle // 0: the dispatch has not been sent
 	ep.Result
-	Device gpu.Result
+	Device cuda.Result
 	// Memory holds the rows. They are valid until the handle is released, and mapped as
 	// long as a caller retains the memory.
 	Memory Retained
@@ -41,7 +41,7 @@ const (
 func OnStream(handle uint64) Stream { return Stream{streamGiven, handle} }
 
 // NoStream makes Release launch nothing, for the handle of a dispatch that was recorded
-// into a graph: see gpu.Buffer.LeaveToGraph.
+// into a graph: see cuda.Buffer.LeaveToGraph.
 func NoStream() Stream { return Stream{kind: streamNone} }
 
 // calls are the operations of an engine. Each returns errNoCore without a core.
@@ -65,8 +65,8 @@ func (b *Buffer) checked(err error) error {
 
 // Dispatch sends this rank's rows to the experts of their tokens, and waits for the rows
 // of all other ranks, until the phase is reached or the slice has passed (negative: no
-// limit). See ep.Buffer.Dispatch; on CUDA it launches that and returns, see
-// gpu.Buffer.Dispatch. The operation is pending when something is left to wait for.
+// limit). See cpu.Buffer.Dispatch; on CUDA it launches that and returns, see
+// cuda.Buffer.Dispatch. The operation is pending when something is left to wait for.
 func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice time.Duration) (Operation, error) {
 	res.Handle, res.Memory, res.Slab = 0, nil, nil // not those of an earlier dispatch
 	o, err := b.engine.dispatch(a, res, until, slice)
@@ -74,7 +74,7 @@ func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice
 }
 
 // Combine brings expert outputs back to the tokens of a dispatch and reduces them. See
-// ep.Buffer.Combine; on CUDA, gpu.Buffer.Combine.
+// cpu.Buffer.Combine; on CUDA, cuda.Buffer.Combine.
 func (b *Buffer) Combine(h Handle, a *ep.CombineArgs, until ep.Phase, slice time.Duration) (Operation, error) {
 	o, err := b.engine.combine(h, a, until, slice)
 	return o, b.checked(err)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/shm"
@@ -27,12 +27,12 @@ type Config struct {
 	// ep.DefaultSlots.
 	NumSlots int
 	// Deterministic, DebugFill, NoRecord, SlowAfter, SpinFor and EventCount are those of
-	// ep.Config. SpinFor is at most limits.SpinUs.
+	// cpu.Config. SpinFor is at most limits.SpinUs.
 	Deterministic, DebugFill, NoRecord bool
 	SlowAfter, SpinFor                 time.Duration
 	EventCount                         *atomic.Uint64
 	// Kernels place and reduce rows on the CPU; Pages hold them there.
-	Kernels cpu.Options
+	Kernels kernels.Options
 	Pages   shm.Pages
 	// Hosts says how ranks reach one another. Zero means shared memory of one host.
 	Hosts Hosts
@@ -57,10 +57,6 @@ func (e *FieldError) Unwrap() error { return ep.ErrInvalid }
 
 func wrong(field, problem string, args ...any) error {
 	return &FieldError{Field: field, Problem: fmt.Sprintf(problem, args...)}
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ep.ErrInvalid}, args...)...)
 }
 
 func outside(r limits.Range, given int64) error {
@@ -97,7 +93,7 @@ func SizeHint(shape layout.Shape, numSlots int) (int64, error) {
 		numSlots = ep.DefaultSlots
 	}
 	if err := limits.NumSlots.Check(int64(numSlots)); err != nil {
-		return 0, invalid("%s", err)
+		return 0, ep.Invalid("%s", err)
 	}
 	return layout.SizeHint(shape, int64(numSlots))
 }

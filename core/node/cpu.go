@@ -4,20 +4,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/multihost"
 )
 
 // onCPU is the engine of a buffer with its rows in the memory of the host.
 type onCPU struct {
-	cfg     ep.Config
-	kernels cpu.Options
-	buffer  atomic.Pointer[ep.Buffer]
+	cfg     cpu.Config
+	kernels kernels.Options
+	buffer  atomic.Pointer[cpu.Buffer]
 }
 
 func newCPU(c *Config) *onCPU {
-	return &onCPU{kernels: c.Kernels, cfg: ep.Config{
+	return &onCPU{kernels: c.Kernels, cfg: cpu.Config{
 		NumSlots: c.NumSlots, NumBytes: c.NumBytes, Deterministic: c.Deterministic, DebugFill: c.DebugFill,
 		NoRecord: c.NoRecord, SlowAfter: c.SlowAfter, SpinFor: c.SpinFor, EventCount: c.EventCount,
 	}}
@@ -27,23 +28,23 @@ func (g *onCPU) core() core {
 	if e := g.buffer.Load(); e != nil {
 		return e
 	}
-	return nil // and not a nil *ep.Buffer
+	return nil // and not a nil *cpu.Buffer
 }
 
 func (g *onCPU) params(st ep.Standing) ([]byte, error) { return g.cfg.Params(st) }
 
 func (g *onCPU) check(self int, params [][]byte, _ []multihost.Info) (ep.Standing, error) {
-	return ep.CheckParams(self, params)
+	return cpu.CheckParams(self, params)
 }
 
 func (g *onCPU) make(dom *multihost.Domain, joining bool) error {
-	kern, err := cpu.Open(g.kernels)
+	kern, err := kernels.Open(g.kernels)
 	if err != nil {
 		return err
 	}
 	cfg := g.cfg
 	cfg.Joining = joining
-	e, err := ep.New(dom, kern, cfg)
+	e, err := cpu.New(dom, kern, cfg)
 	if err != nil {
 		kern.Close()
 		return err

@@ -11,7 +11,7 @@ func handleOf(number uint64) Handle { return Handle(number + 1) }
 func numberOf(h Handle) uint64      { return uint64(h) - 1 }
 
 // ErrNoStreams is what a call on the CPU gets that names a stream.
-var ErrNoStreams = invalid("buffer is on the CPU, which has no streams")
+var ErrNoStreams = ep.Invalid("buffer is on the CPU, which has no streams")
 
 func (g *onCPU) dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice time.Duration) (Operation, error) {
 	e := g.buffer.Load()

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moewire/moewire/core/device/cuda"
+	device "github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/cudaring"
 	"github.com/moewire/moewire/core/group/multihost"
@@ -23,20 +23,20 @@ type CUDA struct {
 	NVRTC   []string // files or folders where NVRTC may be, before the usual places
 	Code    []byte   // code of the kernels, in place of the library's; for tests
 	// KillFenced kills ranks of this host that the group has taken out and that still use
-	// their device gpu.DefaultEndAfter later: see gpu.Config.EndAfter.
+	// their device cuda.DefaultEndAfter later: see cuda.Config.EndAfter.
 	KillFenced bool
 }
 
 // onCUDA is the engine of a buffer with its rows in the memory of a GPU.
 type onCUDA struct {
 	CUDA
-	cfg    gpu.Config
-	buffer atomic.Pointer[gpu.Buffer]
+	cfg    cuda.Config
+	buffer atomic.Pointer[cuda.Buffer]
 	memory deviceMemory
 	laters sync.Pool // of *later, for this buffer alone
 
 	mu    sync.Mutex // guards the fields below
-	dev   *cuda.Device
+	dev   *device.Device
 	from  string          // where the device's code comes from
 	rings *cudaring.Rings // memory for messages to ranks of other hosts
 	slots [protocol.MaxSlotsCUDA]slotUse
@@ -44,12 +44,12 @@ type onCUDA struct {
 }
 
 func newCUDA(c *Config) *onCUDA {
-	g := &onCUDA{CUDA: *c.CUDA, cfg: gpu.Config{
+	g := &onCUDA{CUDA: *c.CUDA, cfg: cuda.Config{
 		NumSlots: c.NumSlots, NumBytes: c.NumBytes, Deterministic: c.Deterministic, DebugFill: c.DebugFill,
 		NoRecord: c.NoRecord, SlowAfter: c.SlowAfter, EventCount: c.EventCount,
 	}}
 	if c.CUDA.KillFenced {
-		g.cfg.EndAfter = gpu.DefaultEndAfter
+		g.cfg.EndAfter = cuda.DefaultEndAfter
 	}
 	return g
 }
@@ -58,14 +58,14 @@ func (g *onCUDA) core() core {
 	if b := g.buffer.Load(); b != nil {
 		return b
 	}
-	return nil // and not a nil *gpu.Buffer
+	return nil // and not a nil *cuda.Buffer
 }
 
 // open opens the device and loads the kernels. It makes the device's context if there is
 // none. Messages to ranks of other hosts lie in memory that the device sees, so it comes
 // before the rendezvous.
 func (g *onCUDA) open(cfg *multihost.Config) error {
-	dev, from, err := cuda.OpenAt(g.Driver, g.Ordinal, g.codeFor)
+	dev, from, err := device.OpenAt(g.Driver, g.Ordinal, g.codeFor)
 	if err != nil {
 		return err
 	}
@@ -98,11 +98,11 @@ func (g *onCUDA) params(st ep.Standing) ([]byte, error) {
 // check also finds the order of the group's rows. A buffer that was made for an order
 // keeps it.
 func (g *onCUDA) check(self int, params [][]byte, infos []multihost.Info) (ep.Standing, error) {
-	next, err := gpu.CheckParams(self, params)
+	next, err := cuda.CheckParams(self, params)
 	if err != nil {
 		return next, err
 	}
-	order, why, err := gpu.AgreePlacement(params, func(a, b int) bool { return infos[a].LocalTo(&infos[b]) })
+	order, why, err := cuda.AgreePlacement(params, func(a, b int) bool { return infos[a].LocalTo(&infos[b]) })
 	if err != nil {
 		return next, err
 	}
@@ -119,7 +119,7 @@ func (g *onCUDA) check(self int, params [][]byte, infos []multihost.Info) (ep.St
 func (g *onCUDA) make(dom *multihost.Domain, joining bool) error {
 	cfg := g.cfg
 	cfg.Joining = joining
-	b, err := gpu.New(dom, g.dev, cfg)
+	b, err := cuda.New(dom, g.dev, cfg)
 	if err != nil {
 		return err
 	}

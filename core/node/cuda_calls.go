@@ -5,19 +5,19 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 )
 
 // slotUse is the latest dispatch in a slot.
 type slotUse struct {
-	handle   gpu.Handle
+	handle   cuda.Handle
 	stream   uint64 // the stream of the handle's latest call
 	combineX uint64
 }
 
 // use notes which dispatch has a slot now: the latest one. Its goroutine may come here
 // before that of the dispatch that it has replaced.
-func (g *onCUDA) use(res *gpu.Result, stream uint64) {
+func (g *onCUDA) use(res *cuda.Result, stream uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s := &g.slots[res.Slot]; res.Handle > s.handle {
@@ -34,7 +34,7 @@ func (g *onCUDA) forget() {
 }
 
 // useOf finds the dispatch of a handle; false if its slot serves a later one.
-func (g *onCUDA) useOf(h gpu.Handle, f func(*slotUse)) bool {
+func (g *onCUDA) useOf(h cuda.Handle, f func(*slotUse)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range g.slots {
@@ -70,14 +70,14 @@ func (g *onCUDA) combine(h Handle, a *ep.CombineArgs, until ep.Phase, _ time.Dur
 	if b == nil {
 		return Operation{}, errNoCore
 	}
-	if err := g.checkInPlace(gpu.Handle(h), a); err != nil {
+	if err := g.checkInPlace(cuda.Handle(h), a); err != nil {
 		return Operation{}, err
 	}
-	ticket, err := b.Combine(gpu.Handle(h), a, until)
+	ticket, err := b.Combine(cuda.Handle(h), a, until)
 	if err != nil {
 		return Operation{}, err
 	}
-	g.useOf(gpu.Handle(h), func(s *slotUse) { s.stream = a.Device.Stream })
+	g.useOf(cuda.Handle(h), func(s *slotUse) { s.stream = a.Device.Stream })
 	if until == ep.PhaseDone {
 		return Operation{}, nil
 	}
@@ -85,11 +85,11 @@ func (g *onCUDA) combine(h Handle, a *ep.CombineArgs, until ep.Phase, _ time.Dur
 }
 
 // checkInPlace checks that with ZeroCopy X is the combine buffer.
-func (g *onCUDA) checkInPlace(h gpu.Handle, a *ep.CombineArgs) (err error) {
+func (g *onCUDA) checkInPlace(h cuda.Handle, a *ep.CombineArgs) (err error) {
 	if a.ZeroCopy && a.Device != nil { // without addresses the core refuses the call
 		g.useOf(h, func(s *slotUse) {
 			if x := a.Device.X; s.combineX != x {
-				err = invalid("x is at %#x, allowed with zero_copy: the handle's combine buffer, at %#x", x, s.combineX)
+				err = ep.Invalid("x is at %#x, allowed with zero_copy: the handle's combine buffer, at %#x", x, s.combineX)
 			}
 		})
 	}
@@ -104,14 +104,14 @@ func (g *onCUDA) combineBuffer(h Handle, on Stream, _ time.Duration) (CombineBuf
 	if b == nil {
 		return CombineBuffer{}, errNoCore
 	}
-	stream, _ := g.streamOf(gpu.Handle(h), on) // if there is none, the core returns the error
-	at, err := b.CombineX(gpu.Handle(h), stream)
+	stream, _ := g.streamOf(cuda.Handle(h), on) // if there is none, the core returns the error
+	at, err := b.CombineX(cuda.Handle(h), stream)
 	return CombineBuffer{Device: at}, err
 }
 
 // streamOf returns the driver's stream. It returns false if the handle's slot serves a
 // later dispatch.
-func (g *onCUDA) streamOf(h gpu.Handle, on Stream) (stream uint64, ok bool) {
+func (g *onCUDA) streamOf(h cuda.Handle, on Stream) (stream uint64, ok bool) {
 	ok = g.useOf(h, func(s *slotUse) { stream = s.stream })
 	if on.kind == streamGiven {
 		stream = on.handle
@@ -125,11 +125,11 @@ func (g *onCUDA) release(h Handle, on Stream) error {
 		return errNoCore
 	}
 	if on.kind == streamNone {
-		return b.LeaveToGraph(gpu.Handle(h))
+		return b.LeaveToGraph(cuda.Handle(h))
 	}
-	stream, ok := g.streamOf(gpu.Handle(h), on)
+	stream, ok := g.streamOf(cuda.Handle(h), on)
 	if !ok {
 		return fmt.Errorf("%w: its slot serves a later dispatch", ep.ErrStaleHandle)
 	}
-	return b.Release(gpu.Handle(h), stream)
+	return b.Release(cuda.Handle(h), stream)
 }

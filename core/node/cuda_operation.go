@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/op"
 )
 
 // second is the second phase of a call on CUDA.
 type second struct {
-	core   *gpu.Buffer
-	handle gpu.Handle // the handle of a dispatch; 0: the phase is that of a combine
-	ticket gpu.ReduceTicket
+	core   *cuda.Buffer
+	handle cuda.Handle // the handle of a dispatch; 0: the phase is that of a combine
+	ticket cuda.ReduceTicket
 	stream uint64
 }
 

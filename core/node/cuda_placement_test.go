@@ -10,7 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/group/multihost"
 )
 
@@ -22,7 +22,7 @@ func withDevice(t *testing.T, rank, ordinal int) *Buffer {
 }
 
 // placementsOf returns the placements by which both ranks dispatch.
-func placementsOf(pair [2]*Buffer) (o [2]gpu.Placement) {
+func placementsOf(pair [2]*Buffer) (o [2]cuda.Placement) {
 	for r, b := range pair {
 		o[r] = onDevice(b).cfg.Placement
 	}
@@ -46,7 +46,7 @@ func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	pair := [2]*Buffer{withDevice(t, 0, 0), withDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	for again := range 2 {
-		require.Equal(t, [2]gpu.Placement{gpu.PlacementByCounts, gpu.PlacementByCounts}, placementsOf(pair))
+		require.Equal(t, [2]cuda.Placement{cuda.PlacementByCounts, cuda.PlacementByCounts}, placementsOf(pair))
 		paths, err := pair[0].Paths()
 		require.NoError(t, err)
 		require.Equal(t, "its own memory", paths[0].Why)
@@ -69,7 +69,7 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	t.Setenv("EMULATOR_NO_ATOMICS", "0-2")
 	pair := [2]*Buffer{withDevice(t, 0, 0), withDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
-	require.Equal(t, [2]gpu.Placement{gpu.PlacementFirstCome, gpu.PlacementFirstCome}, placementsOf(pair))
+	require.Equal(t, [2]cuda.Placement{cuda.PlacementFirstCome, cuda.PlacementFirstCome}, placementsOf(pair))
 	paths, err := pair[1].Paths()
 	require.NoError(t, err)
 	require.Equal(t, "memory mapped by descriptor", paths[0].Why)
@@ -85,7 +85,7 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	require.NoError(t, pair[0].Update())
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	installPair(t, pair)
-	require.Equal(t, [2]gpu.Placement{gpu.PlacementFirstCome, gpu.PlacementFirstCome}, placementsOf(pair))
+	require.Equal(t, [2]cuda.Placement{cuda.PlacementFirstCome, cuda.PlacementFirstCome}, placementsOf(pair))
 	closePair(t, pair, 0, 1)
 }
 

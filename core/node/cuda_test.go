@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cuda"
+	device "github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/shm"
@@ -155,12 +155,12 @@ func TestReleaseFollowsTheLatestCall(t *testing.T) {
 // has the slot, whichever thread goes on first.
 func TestLatestUseOfASlotStays(t *testing.T) {
 	g := &onCUDA{}
-	g.use(&gpu.Result{Handle: 2, CombineX: 22}, 12)
-	g.use(&gpu.Result{Handle: 1, CombineX: 21}, 11)
-	g.use(&gpu.Result{Handle: 1, Slot: 1}, 11)
+	g.use(&cuda.Result{Handle: 2, CombineX: 22}, 12)
+	g.use(&cuda.Result{Handle: 1, CombineX: 21}, 11)
+	g.use(&cuda.Result{Handle: 1, Slot: 1}, 11)
 	require.True(t, g.useOf(2, func(s *slotUse) { require.Equal(t, slotUse{handle: 2, stream: 12, combineX: 22}, *s) }))
 	g.forget()
-	g.use(&gpu.Result{Handle: 1, CombineX: 31}, 13)
+	g.use(&cuda.Result{Handle: 1, CombineX: 31}, 13)
 	require.True(t, g.useOf(1, func(s *slotUse) { require.Equal(t, slotUse{handle: 1, stream: 13, combineX: 31}, *s) }))
 	require.False(t, g.useOf(2, func(*slotUse) {}))
 }
@@ -214,7 +214,7 @@ func TestJoinThatCannotBeUndone(t *testing.T) {
 		emu.FailAfter(pushes, 1<<30, outOfMemory)
 		kept := onDevice(b).buffer.Load() != nil // otherwise it made fewer calls of the device this time
 		if kept {
-			require.ErrorIs(t, err, cuda.ErrNoMemory)
+			require.ErrorIs(t, err, device.ErrNoMemory)
 		}
 		require.NoError(t, b.Update())
 		require.True(t, onDevice(b).buffer.Load() == nil)

@@ -19,7 +19,7 @@ type Observed interface {
 	Membership() (ranks rankset.Set, epoch uint16, lost uint64)
 }
 
-// core is one rank's end of a group: *ep.Buffer on the CPU, *gpu.Buffer on CUDA.
+// core is one rank's end of a group: *cpu.Buffer on the CPU, *cuda.Buffer on CUDA.
 type core interface {
 	Observed
 	RecordFallback(rank int, why string)

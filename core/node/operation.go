@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -54,12 +55,12 @@ func (o Operation) Cancel() { o.of.cancel(o.serial) }
 func (o Operation) Close() { o.of.close(o.serial) }
 
 // ErrOperationClosed is what Wait on CUDA returns after Close.
-var ErrOperationClosed = invalid("the operation was closed")
+var ErrOperationClosed = ep.Invalid("the operation was closed")
 
 // onHost is an operation on the CPU.
-type onHost struct{ *ep.Pending }
+type onHost struct{ *cpu.Pending }
 
-func pendingOn(p *ep.Pending, results bool) Operation {
+func pendingOn(p *cpu.Pending, results bool) Operation {
 	if p == nil {
 		return Operation{}
 	}

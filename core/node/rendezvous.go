@@ -100,7 +100,7 @@ func (b *Buffer) Update() error {
 		return b.closedError()
 	}
 	if b.rendezvous.stage == stageConnecting {
-		return invalid("%s is being connected in another thread", b.name)
+		return ep.Invalid("%s is being connected in another thread", b.name)
 	}
 	if err := b.rereadKeys(); err != nil {
 		return err // nothing has changed
@@ -139,7 +139,7 @@ func (b *Buffer) rereadKeys() error {
 // After an error, call Update for another rendezvous, or Close.
 func (b *Buffer) Connect(all [][]byte, timeout time.Duration) error {
 	if len(all) != b.NumRanks() {
-		return invalid("num_ranks is %d, the buffer was created for %d", len(all), b.NumRanks())
+		return ep.Invalid("num_ranks is %d, the buffer was created for %d", len(all), b.NumRanks())
 	}
 	l, err := b.startConnect()
 	if err != nil {
@@ -166,7 +166,7 @@ func (b *Buffer) startConnect() (*multihost.Listener, error) {
 		return nil, b.closedError()
 	}
 	if b.rendezvous.stage != stageListening {
-		return nil, invalid("%s was connected before: update it first", b.name)
+		return nil, ep.Invalid("%s was connected before: update it first", b.name)
 	}
 	b.rendezvous.stage, b.rendezvous.over = stageConnecting, make(chan struct{})
 	return b.rendezvous.listener, nil
@@ -245,7 +245,7 @@ func (b *Buffer) readMetadata(all [][]byte) (next ep.Standing, joining bool, err
 		joining = joining || info.Survivor
 	}
 	if params[rank] == nil {
-		return next, false, invalid("all has no metadata of this rank, %d", rank)
+		return next, false, ep.Invalid("all has no metadata of this rank, %d", rank)
 	}
 	next, err = b.engine.check(rank, params, infos)
 	return next, joining, err
@@ -264,7 +264,7 @@ func (b *Buffer) Install() error {
 		return nil
 	}
 	if b.rendezvous.stage != stageMet {
-		return invalid("%s has no rendezvous to install: update and connect it first", b.name)
+		return ep.Invalid("%s has no rendezvous to install: update and connect it first", b.name)
 	}
 	if err := b.engine.install(b.rendezvous.next, b.commit, b.rendezvous.timeout); err != nil {
 		return err

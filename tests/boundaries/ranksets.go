@@ -13,7 +13,7 @@ import (
 // to other hosts, of kernels and of the C ABI. More ranks than a word has bits need work there.
 var wordPlaces = []string{
 	"core/group/membership", "core/telemetry", "core/group/multihost", "core/device/cuda",
-	"core/ep", "core/ep/gpu", "capi",
+	"core/ep/cpu", "core/ep/cuda", "capi",
 }
 
 // bitPlaces are the packages that look for the bits of a word themselves.

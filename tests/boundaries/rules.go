@@ -82,7 +82,7 @@ var layers = []layer{
 		"core/store/tag", "core/store/message", "core/store/stream", "core/store/local",
 	}},
 
-	// The interfaces, and what implements them. core/ep sees the former only.
+	// The interfaces, and what implements them. core/ep/cpu sees the former only.
 	{"core/device", []string{"core/ep/protocol"}},
 	{"core/device/cpu", []string{"core/device", "core/ep/protocol", "core/limits", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
@@ -105,7 +105,7 @@ var layers = []layer{
 
 	// What moves bytes between ranks that cannot map one another's memory.
 	{"core/transport", nil},
-	// What the ranks of a group share, as core/ep sees it.
+	// What the ranks of a group share, as engines see it.
 	{"core/group/domain", []string{"core/group/rankset", "core/transport"}},
 	{"core/transport/transporttest", []string{
 		"core/group/rankset", "core/group/membership", "core/transport", "core/group/domain", "core/internal/testenv",
@@ -145,19 +145,21 @@ var layers = []layer{
 		"core/limits", "core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
 	}},
 
-	{"core/ep", []string{
-		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
+	// What callers of dispatch and combine see, and what both engines share.
+	{"core/ep", []string{"core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/group/domain"}},
+	// The engines, which do not see each other.
+	{"core/ep/cpu", []string{
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
 		"core/group/domain", "core/device", "core/internal/safego",
 	}},
-	// The same on a GPU.
-	{"core/ep/gpu", []string{
-		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits",
+	{"core/ep/cuda", []string{
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/cpu", "core/ep/layout", "core/ep/protocol", "core/limits",
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
 	// Puts a rank together: a configuration becomes a group and an engine.
 	{"core/node", []string{
-		"core/ep", "core/ep/gpu", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/ep", "core/ep/cpu", "core/ep/cuda", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/group/domain", "core/group/cudaring", "core/group/multihost", "core/group/shm", "core/transport/tcp",
 		"core/transport/verbs", "core/group/rankset", "core/limits", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},

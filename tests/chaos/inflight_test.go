@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -20,7 +21,7 @@ type inFlight struct {
 	res     ep.Result
 	counts  []int32
 	layout  []int64
-	pending *ep.Pending
+	pending *cpu.Pending
 	before  rankset.Set // members when it began
 	apart   uint64
 }
@@ -177,7 +178,7 @@ type landing struct {
 	f       *inFlight
 	n       int
 	out     []byte
-	pending *ep.Pending
+	pending *cpu.Pending
 }
 
 // combine computes and begins the n-th combine of the handle, in place or

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -39,7 +40,7 @@ type rank struct {
 	resident   []byte
 	before     usage
 
-	ep        atomic.Pointer[ep.Buffer] // nil before the first rendezvous
+	ep        atomic.Pointer[cpu.Buffer] // nil before the first rendezvous
 	dom       *tappedDomain
 	listener  *multihost.Listener
 	change    *multihost.Change
@@ -78,7 +79,7 @@ func newRank() *rank {
 	return r
 }
 
-func (r *rank) buffer() *ep.Buffer { return r.ep.Load() }
+func (r *rank) buffer() *cpu.Buffer { return r.ep.Load() }
 
 func (r *rank) members() rankset.Set {
 	r.trap.tick() // so that checking what came counts as being late, too

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/multihost"
 )
 
@@ -19,8 +20,8 @@ const slabBytes = 8 << 20
 // config is how the buffers of a group are made. Ranks agree on slots and
 // size, given or found by the first dispatch; they differ in whether they fill
 // what is released.
-func (r *rank) config() ep.Config {
-	cfg := ep.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill}
+func (r *rank) config() cpu.Config {
+	cfg := cpu.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill}
 	if r.seed>>2&1 == 1 {
 		cfg.NumBytes = slabBytes * int64(cfg.NumSlots)
 	}
@@ -117,7 +118,7 @@ func (r *rank) meet(c command) (err error) {
 		}
 		params[i], joining = info.Shm.Params, joining || info.Survivor
 	}
-	if r.next, err = ep.CheckParams(r.num, params); err != nil {
+	if r.next, err = cpu.CheckParams(r.num, params); err != nil {
 		return err
 	}
 	if r.buffer() != nil {
@@ -135,14 +136,14 @@ func (r *rank) join(c command, joining bool) error {
 	if err := r.checkPaths(dom); err != nil {
 		r.wrong(err)
 	}
-	kern, err := cpu.New(0)
+	kern, err := kernels.New(0)
 	if err != nil {
 		return errors.Join(err, dom.Close())
 	}
 	r.dom, r.joining = tapDomain(dom, r.trap), joining
 	cfg := r.config()
 	cfg.Joining = joining
-	b, err := ep.New(r.dom, tappedKernels{kern, r.trap}, cfg)
+	b, err := cpu.New(r.dom, tappedKernels{kern, r.trap}, cfg)
 	if err != nil {
 		return errors.Join(err, dom.Close())
 	}

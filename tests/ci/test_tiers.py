@@ -108,7 +108,7 @@ def test_the_tree_says_its_tiers() -> None:
     by_name = {f"{test.package}.{test.name}": test for test in found}
     assert by_name["core/device/cuda.TestNothingRaces"].tier == "all"
     assert by_name["tests/chaos.TestChaos"].in_rest
-    assert by_name["core/ep.TestRemote"].in_rest  # by a table
+    assert by_name["core/ep/cpu.TestRemote"].in_rest  # by a table
     listed = subprocess.run(
         ["git", "grep", "-hE", "^func Test[A-Z0-9_]?[a-zA-Z0-9_]*\\(t ", "--", "*_test.go"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -150,32 +150,34 @@ def ran(name: str, left: str = "") -> record.Test:
     return record.Test(name, 1.0, "skipped" if left else "passed", left)
 
 
-LATE = tiers.GoTest("core/ep", "TestLate", frozenset({"all"}))
-ROUNDS = tiers.GoTest("core/ep", "TestRounds", frozenset({"short"}))
+LATE = tiers.GoTest("core/ep/cpu", "TestLate", frozenset({"all"}))
+ROUNDS = tiers.GoTest("core/ep/cpu", "TestRounds", frozenset({"short"}))
 
 
 def test_all_that_was_left_has_run(kept: Path) -> None:
-    record.save("test", "go-test", [ran("core/ep.TestLate", "all"), ran("core/ep.TestRounds/a")])
+    record.save(
+        "test", "go-test", [ran("core/ep/cpu.TestLate", "all"), ran("core/ep/cpu.TestRounds/a")]
+    )
     record.save("test", "pytest-x", [ran("tests/x/test_a.py::test_b", "all")])
-    record.save("all", "go-all", [ran("core/ep.TestLate"), ran("core/ep.TestRounds"),
-                                  ran("core/ep.TestRounds/a")])  # fmt: skip
+    record.save("all", "go-all", [ran("core/ep/cpu.TestLate"), ran("core/ep/cpu.TestRounds"),
+                                  ran("core/ep/cpu.TestRounds/a")])  # fmt: skip
     record.save("all", "all-x", [ran("tests/x/test_a.py::test_b")])
     assert record.forgotten([LATE, ROUNDS]) == []
 
 
 def test_what_no_step_has_run_is_found(kept: Path) -> None:
-    record.save("test", "go-test", [ran("core/ep.TestLate", "all")])
+    record.save("test", "go-test", [ran("core/ep/cpu.TestLate", "all")])
     record.save("test", "pytest-x", [ran("tests/x/test_a.py::test_b", "all")])
-    record.save("all", "go-all", [ran("core/ep.TestLate", "long")])
+    record.save("all", "go-all", [ran("core/ep/cpu.TestLate", "long")])
     assert record.forgotten([LATE, ROUNDS]) == [
-        "core/ep.TestLate is in tier all, and no step ran it",
-        "core/ep.TestRounds is in tier all, and no step ran it",
+        "core/ep/cpu.TestLate is in tier all, and no step ran it",
+        "core/ep/cpu.TestRounds is in tier all, and no step ran it",
         "tests/x/test_a.py::test_b is in tier all, and no step ran it",
     ]
 
 
 def test_what_ran_twice_is_found(kept: Path) -> None:
-    names = ["core/ep.TestPlain", "core/ep.TestPlain/a", "tests/x/test_a.py::test_b[1/2]"]
+    names = ["core/ep/cpu.TestPlain", "core/ep/cpu.TestPlain/a", "tests/x/test_a.py::test_b[1/2]"]
     for tier in ("test", "all"):
         record.save(tier, "some", [ran(name) for name in names])
     assert record.forgotten([]) == [f"{name} was run twice" for name in names]
@@ -213,7 +215,7 @@ def tally(*events: str) -> tuple[gotest.Tally, str]:
 
 
 def test_what_go_test_says_is_kept() -> None:
-    of = '"Package":"github.com/moewire/moewire/core/ep","Test":"TestLate"'
+    of = '"Package":"github.com/moewire/moewire/core/ep/cpu","Test":"TestLate"'
     left = "runs in make test-all (MOEWIRE_TIER=all)"
     one, said = tally(
         '{"Action":"build-output","ImportPath":"x","Output":"x.go:1: no\\n"}',
@@ -226,9 +228,9 @@ def test_what_go_test_says_is_kept() -> None:
         "go: a warning",
     )
     assert [(t.name, t.seconds, t.outcome, t.left) for t in one.tests] == [
-        ("core/ep.TestLate", 0.5, "skipped", "all"), ("core/ep.TestBad", 2.0, "failed", ""),
+        ("core/ep/cpu.TestLate", 0.5, "skipped", "all"), ("core/ep/cpu.TestBad", 2.0, "failed", ""),
     ]  # fmt: skip
-    for text in ("x.go:1: no", "it hangs", "panic: late", "FAIL    core/ep", "go: a warning"):
+    for text in ("x.go:1: no", "it hangs", "panic: late", "FAIL    core/ep/cpu", "go: a warning"):
         assert text in said
     assert "1 left to other tiers" in said
 

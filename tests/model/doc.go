@@ -1,12 +1,12 @@
-// Package model explores the protocol of core/ep for small numbers of ranks,
+// Package model explores the protocol of core/ep/cpu for small numbers of ranks,
 // slots and operations: every order in which the ranks' accesses to shared
 // memory can interleave, with deaths, suspicions of live ranks and membership
 // updates at every place. docs/model.md says what it shows, and what not.
 //
-// Each step is one function here and belongs to one of core/ep. Change both
+// Each step is one function here and belongs to one of core/ep/cpu. Change both
 // together.
 //
-//	model               core/ep
+//	model               core/ep/cpu
 //	startDispatch       startDispatch
 //	assign, active      assign (the members that the epoch began with, and fewer;
 //	                    Apart: less those that the caller's mask leaves out)

@@ -89,7 +89,7 @@ func (v *mover) steps() {
 	v.stepAt(q)
 }
 
-// stepAt is what core/ep does at each place.
+// stepAt is what core/ep/cpu does at each place.
 func (v *mover) stepAt(q *Proc) {
 	switch q.pc {
 	case pcDWait:

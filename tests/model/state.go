@@ -62,7 +62,7 @@ type Proc struct {
 	slot         [maxSlots]Slot
 }
 
-// Slot is a slot's private side, with core/ep's names.
+// Slot is a slot's private side, with core/ep/cpu's names.
 type Slot struct {
 	// As owner.
 	own, served, a, poison uint8

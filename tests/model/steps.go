@@ -1,6 +1,6 @@
 package model
 
-// Step names a step by the function of core/ep that makes it.
+// Step names a step by the function of core/ep/cpu that makes it.
 type Step uint8
 
 const (

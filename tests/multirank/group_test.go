@@ -15,8 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cpu"
+	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/shm"
 )
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 type env struct {
 	rank, ranks int
 	dir         string // where ranks leave their metadata
-	buf         *ep.Buffer
+	buf         *cpu.Buffer
 	before      usage // of this process, when it had nothing of ours
 	took        phases
 }
@@ -75,7 +76,7 @@ func runRole(role func(*env) error) error {
 func (e *env) connect() error {
 	measure() // the runtime opens its own descriptors with the first file
 	e.before = measure()
-	cfg := ep.Config{NumBytes: 4 << 30}
+	cfg := cpu.Config{NumBytes: 4 << 30}
 	params, err := cfg.Params(ep.Standing{})
 	if err != nil {
 		return err
@@ -96,11 +97,11 @@ func (e *env) connect() error {
 	if err != nil {
 		return err
 	}
-	kern, err := cpu.New(0)
+	kern, err := kernels.New(0)
 	if err != nil {
 		return err
 	}
-	e.buf, err = ep.New(dom, kern, cfg)
+	e.buf, err = cpu.New(dom, kern, cfg)
 	return err
 }
 

@@ -24,7 +24,7 @@ func (f Form) Flags() protocol.Flags {
 		bit(protocol.FlagOrdered, f.Ordered || f.Flat) | bit(protocol.FlagPreReduce, f.PreReduce) | bit(protocol.FlagHasMore, f.HasMore)
 }
 
-// formDiffers says in words what two ranks' words of flags disagree about, as core/ep does.
+// formDiffers says in words what two ranks' words of flags disagree about, as core/ep/cpu does.
 func formDiffers(own, others uint64) (name, here, there string) {
 	mine, theirs := protocol.Flags(own), protocol.Flags(others)
 	rows, outputs := mine.DTypes()

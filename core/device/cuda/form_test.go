@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
-// TestDisagreementsAreNamed: in words of core/ep, not by bits of flags.
+// TestDisagreementsAreNamed: in words of core/ep/cpu, not by bits of flags.
 func TestDisagreementsAreNamed(t *testing.T) {
 	for want, forms := range map[string][2]Form{
 		"dtype: bf16 here, fp8 on rank 1":                                                      {{}, {RowType: protocol.FP8}},

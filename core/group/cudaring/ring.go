@@ -3,7 +3,7 @@
 // kernels reach over the bus and every carrier can register. Which of the two it is
 // changes nothing for its users: core/link, core/group/proxy.
 //
-// multihost.Config.Rings takes it; a buffer of core/ep/gpu hands the addresses to its
+// multihost.Config.Rings takes it; a buffer of core/ep/cuda hands the addresses to its
 // kernels.
 package cudaring
 

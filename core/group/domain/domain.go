@@ -1,4 +1,4 @@
-// Package domain says what core/ep needs from whatever its ranks share.
+// Package domain says what the engines of core/ep need from whatever their ranks share.
 //
 // A Domain is a set of ranks that can map one another's memory (shared memory between
 // processes, the Go heap inside one process). Everything that two ranks share is a word,

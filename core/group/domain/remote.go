@@ -9,7 +9,7 @@ import (
 // Remote reaches the ranks of a group when this one cannot map their memory: by messages.
 // Messages from one rank to another arrive once each, whole and in the order in which
 // they were posted; the layer that carries them may reorder, so the implementation
-// counts. All methods are for one goroutine at a time (core/ep calls them under its
+// counts. All methods are for one goroutine at a time (core/ep/cpu calls them under its
 // lock). None blocks; none but Memory allocates in steady state. Whenever a message
 // arrives or room comes free, the rank's own bell rings (Domain.Wake of itself).
 type Remote interface {

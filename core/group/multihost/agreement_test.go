@@ -120,7 +120,7 @@ func (w *world) live(p *player) {
 	}
 }
 
-// application asks for what core/ep would: the ranks that are dying or unresponsive and
+// application asks for what core/ep/cpu would: the ranks that are dying or unresponsive and
 // are waited for, one at a time; and those that the failure detector has blamed.
 func (w *world) application(p *player) {
 	word := p.word()

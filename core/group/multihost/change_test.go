@@ -54,7 +54,7 @@ func (g *troupe) reconnect(survivors rankset.Set, hosts map[int]string) (changes
 	return changes, joined, errors.Join(errs...)
 }
 
-// begin commits, and installs the epoch as core/ep does.
+// begin commits, and installs the epoch as core/ep/cpu does.
 func (g *troupe) begin(epoch uint16, changes []*Change, joined []*Domain) {
 	for r, c := range changes {
 		if c != nil {

@@ -23,7 +23,7 @@ import (
 
 // These tests run every rank as a process of its own: the test binary again, with
 // childVariable set to "rank,numRanks,host,bound in ms". A child prints its metadata,
-// reads that of every rank, prints "connected", and then plays a wait of core/ep: it
+// reads that of every rank, prints "connected", and then plays a wait of core/ep/cpu: it
 // takes out the ranks that it sees dying, and prints each new set.
 const (
 	childVariable = "MOEWIRE_TEST_MIXED_CHILD"

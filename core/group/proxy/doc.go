@@ -27,5 +27,5 @@
 // Bounds: one lease and one shown message per rank; descriptors, the queue's
 // length; messages under way, the link's. Nothing is allocated while it runs.
 //
-// core/ep/gpu uses it, for the kernels of kernels/dispatch_remote.cu and combine_remote.cu.
+// core/ep/cuda uses it, for the kernels of kernels/dispatch_remote.cu and combine_remote.cu.
 package proxy

@@ -11,10 +11,10 @@ import (
 // another Set, and work where a set is packed into one word, by Word and FromWord:
 //
 //   - core/group/membership: the member word, of which an epoch has 16 bits;
-//   - core/ep: the control words waits_for and order;
+//   - core/ep/cpu: the control words waits_for and order;
 //   - core/telemetry: the ranks that an operation waited for;
 //   - core/group/multihost: messages about the membership and about ended processes;
-//   - core/device/cuda and core/ep/gpu: what kernels read and report;
+//   - core/device/cuda and core/ep/cuda: what kernels read and report;
 //   - capi: mw_members_t.
 //
 // tests/boundaries keeps this list complete.

@@ -22,7 +22,7 @@
 //	0               bell, sleepers, each alone on a cache line
 //	256             holder: the thread that the kernel marks the end of
 //	4096            slab table: 1024 × (offset, bytes)
-//	20480           control region of core/ep (rounded up to a page)
+//	20480           control region of core/ep/cpu (rounded up to a page)
 //	n × 2 MiB       slabs, each a new range at the end of the file
 //
 // Descriptors of a process: 2 for the watcher, if it watches anything; 1 per other

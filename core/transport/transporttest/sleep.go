@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// await is the waiting loop that core/ep uses, without its spinning: it
+// await is the waiting loop that core/ep/cpu uses, without its spinning: it
 // returns whether the word reached want within testTimeout.
 func await(d domain.Domain, word *atomic.Uint64, want uint64) bool {
 	for start := time.Now(); time.Since(start) < testTimeout; {

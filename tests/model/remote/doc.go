@@ -1,12 +1,12 @@
-// Package remote explores the protocol of core/ep between ranks that are all remote
+// Package remote explores the protocol of core/ep/cpu between ranks that are all remote
 // to one another, for small numbers of ranks, slots, operations and messages:
 // docs/model.md says what it shows, and what not.
 //
 // Only the rank itself changes its memory, and always under its Buffer.mu. So a step
-// here is as long as one of core/ep under that lock. What interleaves is messages, and
+// here is as long as one of core/ep/cpu under that lock. What interleaves is messages, and
 // what ranks know of the member set. Change both together:
 //
-//	model               core/ep
+//	model               core/ep/cpu
 //	room, post          lease, post
 //	receive             receive, takeMessage
 //	takeRows, goneOn    takeRows, goneOn

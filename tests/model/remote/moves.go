@@ -14,7 +14,7 @@ const (
 	pcFenced
 )
 
-// Step names a step by the function of core/ep that makes it.
+// Step names a step by the function of core/ep/cpu that makes it.
 type Step uint8
 
 const (

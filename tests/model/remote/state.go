@@ -89,7 +89,7 @@ type Proc struct {
 // of.
 type Deferred struct{ op, owners, withY uint8 }
 
-// Slot is a slot, with core/ep's names.
+// Slot is a slot, with core/ep/cpu's names.
 type Slot struct {
 	// As owner.
 	served, a, open uint8

@@ -1,5 +1,5 @@
 // Taking messages of remote ranks. The receiver does in its own memory what the sender
-// would have done there, as core/ep does: it reserves places, fans rows
+// would have done there, as core/ep/cpu does: it reserves places, fans rows
 // out and says that they have arrived; outputs go to where the sender's slab is
 // shadowed. So the other kernels know nothing of messages.
 //

@@ -1,0 +1,106 @@
+package cpu
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/op"
+)
+
+// lookAround takes ranks out of the group if it is useless to wait for them. It
+// reports whether the group has changed: then look at the words again.
+func (w *wait) lookAround(now time.Time, waiting rankset.Set) (changed bool) {
+	if w.b.findsItselfHurt() {
+		return true // the next step returns the error
+	}
+	for t := range waiting.All() {
+		if p := w.peers[t].proc; p != nil && p.Dying() {
+			w.fence(now, t)
+		}
+	}
+	if members := w.b.word.Load(); members != w.members {
+		w.members = members
+		w.extend(now)
+		return true
+	}
+	if !w.deadline.IsZero() && !now.Before(w.deadline) {
+		return w.blameStraggler(now, waiting)
+	}
+	return false
+}
+
+// extend gives all other ranks a fresh deadline after a loss: a late rank may
+// only have waited for the lost rank. A group loses each rank once, so the
+// wait stays bounded.
+func (w *wait) extend(now time.Time) {
+	if w.deadline.IsZero() {
+		return
+	}
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if c := w.t.s.call(w.t.kind); c.st == w.t.st {
+		c.deadline = now.Add(c.timeout)
+		c.suspicion.open = false
+		w.deadline = c.deadline
+	}
+}
+
+// fence takes a rank out of the group because its process has ended, unless another
+// rank has done so, or this rank is out itself.
+func (w *wait) fence(now time.Time, target int) {
+	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
+		w.fenced(now, rankset.Of(target), w.whyGone(target))
+	}
+}
+
+// whyGone returns the reason for a fence. Of a remote rank it says no more than is
+// known: the rank may be frozen, or cut off.
+func (w *wait) whyGone(target int) string {
+	remote := w.b.dom.Remote()
+	if remote != nil && remote.Ranks().Has(target) && w.peers[target].proc.Lost() == nil {
+		return "no word comes from it any more"
+	}
+	return "its process has ended"
+}
+
+// fenced records the ranks that this rank has taken out, and wakes all ranks.
+func (w *wait) fenced(now time.Time, blamed rankset.Set, why string) {
+	w.b.lost.Add(uint64(blamed.Len()))
+	w.b.wakeAll()
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	w.b.recordLost(blamed.Without(w.b.self), now.Sub(w.since), w.t, why)
+}
+
+// blameStraggler finds the ranks to fence for a deadline that has passed. It fences
+// them if the group is still the one in which the suspicion began: else the late rank
+// may have waited for a rank that another one has fenced just now. It takes a
+// few looks; false: look again.
+func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool) {
+	v, decided := w.try(now, waiting)
+	if v.causes.Empty() {
+		return decided
+	}
+	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.causes) {
+		w.fenced(now, v.causes, "it did not come before the deadline")
+	}
+	return decided
+}
+
+func (w *wait) try(now time.Time, waiting rankset.Set) (v decision, decided bool) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	c := w.t.s.call(w.t.kind)
+	if c.st != w.t.st || c.st.State() != op.Pending || w.b.epoch != w.epoch {
+		return decision{}, true // ended meanwhile; the next step sees it
+	}
+	v, decided = c.suspicion.look(now, &waitGraph{
+		peers: w.peers, self: w.b.self, members: w.b.membersOf(w.epoch), timeout: w.timeout,
+		pollInterval: w.b.pollInterval, age: w.b.wordAge(), clock: &w.b.rec.clock,
+	}, waiting)
+	if decided && v.causes.Empty() && !v.until.IsZero() {
+		c.deadline, w.deadline = v.until, v.until
+	}
+	return v, decided
+}

@@ -1,0 +1,189 @@
+package cpu
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/telemetry"
+)
+
+// Stats returns this rank's totals.
+func (b *Buffer) Stats() (telemetry.Stats, error) {
+	if err := b.enterClosed(); err != nil {
+		return telemetry.Stats{}, err
+	}
+	defer b.users.Done()
+	b.mu.Lock()
+	b.reportViolations()
+	b.mu.Unlock()
+	return b.rec.area.Stats(b.self, b.ranks), nil
+}
+
+// Records returns the latest operations of a rank, the oldest first, at most
+// `last` (0: all that are remembered). The records of another rank are read from its
+// memory: that rank takes no part, and may be frozen or dead.
+func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
+	if rank < 0 || rank >= b.ranks {
+		return nil, ep.Invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
+	}
+	if err := b.enterClosed(); err != nil {
+		return nil, err
+	}
+	defer b.users.Done()
+	control := b.retainControl(rank)
+	if control == nil {
+		return nil, nil
+	}
+	defer control.Release()
+	return telemetry.At(control, layout.Record()).Records(last), nil
+}
+
+// retainControl keeps a rank's control page mapped, also when an update of the
+// membership replaces the rank meanwhile. nil: absent.
+func (b *Buffer) retainControl(rank int) domain.Segment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	control := b.dom.Control(rank)
+	if control != nil {
+		control.Retain()
+	}
+	return control
+}
+
+// Events returns the events after a sequence number that are still kept, and
+// the number of the latest one.
+func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rec.events.After(since)
+}
+
+// enterClosed is enter for calls that still work on a buffer that a fault has
+// closed: they look at what happened. Not after Close.
+func (b *Buffer) enterClosed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rec.ended {
+		return ep.ErrClosed
+	}
+	b.users.Add(1)
+	return nil
+}
+
+// endObserving is called before Close waits for the users.
+func (b *Buffer) endObserving() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rec.ended = true
+}
+
+// recordLoss records that a rank was given up. Buffer.mu is held.
+func (b *Buffer) recordLoss(rank, pid int, epoch uint16, waited time.Duration, k kind, n uint64, why string) {
+	b.note(telemetry.Event{
+		Kind: telemetry.Lost, Rank: rank, PID: pid, Epoch: epoch,
+		Waiting: k.String(), Op: n, WaitedNs: int64(waited), Why: why,
+	})
+}
+
+// recordLost records the loss of several ranks. Buffer.mu is held.
+func (b *Buffer) recordLost(ranks rankset.Set, waited time.Duration, t task, why string) {
+	for r := range ranks.And(b.known).All() {
+		b.recordLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
+	}
+	b.known = b.known.Minus(ranks)
+}
+
+// recordLeavers records the ranks that are out of the group without our doing.
+// Buffer.mu is held.
+func (b *Buffer) recordLeavers(t task) {
+	gone := b.known.And(b.out())
+	if gone.Empty() || !b.life.IsMember() {
+		return
+	}
+	b.recordLeft(gone)
+	waited := time.Duration(0)
+	if d := b.rec.delay(t); d != nil {
+		waited = time.Duration(b.rec.clock.Now() - d.since)
+	}
+	b.recordLost(gone, waited, t, "it left the group, or another rank took it out")
+}
+
+// recordLeft records those of the ranks that have left by themselves: they live, and
+// are done with the epoch. Buffer.mu is held.
+func (b *Buffer) recordLeft(gone rankset.Set) {
+	for r := range gone.All() {
+		if p := &b.peers[r]; p.ended(b.epoch) && !p.proc.Dying() {
+			b.known = b.known.Without(r)
+			b.note(telemetry.Event{
+				Kind: telemetry.Left, Rank: r, PID: p.proc.PID(), Epoch: b.epoch, Op: b.next,
+				Why: "it closed its buffer, or updates the membership",
+			})
+		}
+	}
+}
+
+// RecordFallback records that a rank of another host is reached over another carrier than
+// before, in the middle of an epoch. It waits for nothing.
+func (b *Buffer) RecordFallback(rank int, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.rec.ended {
+		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch, Why: why})
+	}
+}
+
+// note numbers an event and publishes it. Buffer.mu is held.
+func (b *Buffer) note(ev telemetry.Event) {
+	ev.TimeNs = b.rec.clock.Now()
+	recorded := b.rec.events.Add(ev)
+	if !b.rec.ended {
+		b.rec.area.SetEvents(recorded)
+	}
+	if b.cfg.EventCount != nil {
+		b.cfg.EventCount.Add(1)
+	}
+}
+
+// watchSlow makes an event of the ranks for which an operation has waited too long:
+// after SlowAfter, then each time the wait has become twice as long. Buffer.mu
+// is held.
+func (b *Buffer) watchSlow(t task, now time.Time) {
+	d := b.rec.delay(t)
+	if d == nil {
+		return
+	}
+	waited := b.rec.clock.At(now) - d.since
+	if waited < d.slow {
+		return
+	}
+	d.slow = 2 * waited
+	why := "its data has not come"
+	if t.kind == kindReaders {
+		why = "it still reads what was combined before"
+	}
+	for rank := range d.missing.All() {
+		b.note(telemetry.Event{
+			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch,
+			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: why,
+		})
+	}
+}
+
+// pidOf returns the process id that a rank has given; 0: it has given none.
+func (b *Buffer) pidOf(rank int) int {
+	control := b.dom.Control(rank)
+	if control == nil {
+		return 0
+	}
+	return telemetry.At(control, layout.Record()).PID()
+}
+
+// complain is watchSlow for a wait that is about to sleep.
+func (w *wait) complain(now time.Time) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	w.b.watchSlow(w.t, now)
+}

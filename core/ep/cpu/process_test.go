@@ -1,0 +1,301 @@
+package cpu_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/group/multihost"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// The devices that the machine of tests/rdma has, each on a network of its own.
+const (
+	softDevice  = "rxe0"
+	otherDevice = "rxe1"
+)
+
+func (s *groupSpec) device(rank int) string {
+	if s.Devices != nil {
+		return s.Devices[rank]
+	}
+	if s.Hosts[rank] < 'a' {
+		return otherDevice
+	}
+	return softDevice
+}
+
+func needDevice(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/sys/class/infiniband/" + softDevice); err != nil {
+		testenv.Lacking(t, "verbs", "no soft-RoCE device "+softDevice+": run in the machine of tests/rdma")
+	}
+}
+
+// process is one rank as its parent sees it.
+type process struct {
+	cmd   *exec.Cmd
+	lines chan string
+	said  []string
+}
+
+type processes struct {
+	t   *testing.T
+	dir string
+	all []*process
+}
+
+// startProcesses starts every rank of a group; spec.Dir is made here.
+func startProcesses(t *testing.T, spec groupSpec) *processes {
+	t.Helper()
+	const key = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0"
+	spec.Dir = t.TempDir()
+	g := &processes{t: t, dir: spec.Dir}
+	t.Cleanup(g.end)
+	for r := range spec.Hosts {
+		text, err := json.Marshal(rankSpec{spec, r})
+		require.NoError(t, err)
+		words := []string{os.Args[0]}
+		if spec.command != nil {
+			words = spec.command(r, words...)
+		}
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Env = append(os.Environ(), rankVariable+"="+string(text), keyVariable+"="+key)
+		_, err = cmd.StdinPipe() // closed by the end of this process, or by Wait
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		cmd.Stderr = cmd.Stdout
+		require.NoError(t, cmd.Start())
+		p := &process{cmd: cmd, lines: make(chan string, 1000)}
+		go p.follow(out)
+		g.all = append(g.all, p)
+	}
+	return g
+}
+
+func (p *process) follow(out io.Reader) {
+	defer close(p.lines)
+	for s := bufio.NewScanner(out); s.Scan(); {
+		p.lines <- s.Text()
+	}
+}
+
+// await reads lines up to one that begins so, and returns the rest of it.
+func (g *processes) await(rank int, prefix string) string {
+	g.t.Helper()
+	p := g.all[rank]
+	for limit := time.After(processTimeout); ; {
+		select {
+		case line, ok := <-p.lines:
+			require.True(g.t, ok, "rank %d ended before %q", rank, prefix)
+			p.said = append(p.said, line)
+			if rest, is := strings.CutPrefix(line, prefix); is {
+				return strings.TrimSpace(rest)
+			}
+		case <-limit:
+			require.Fail(g.t, "too late", "rank %d did not say %q", rank, prefix)
+		}
+	}
+}
+
+// finish expects ranks to end well. check is called when all have closed what
+// they had, and none has ended.
+func (g *processes) finish(check func(), ranks ...int) {
+	g.t.Helper()
+	for _, rank := range ranks {
+		g.await(rank, "closed")
+	}
+	check()
+	g.tell(leaveFile)
+	for _, rank := range ranks {
+		g.wait(rank)
+	}
+}
+
+// tell makes a file that ranks wait for.
+func (g *processes) tell(name string) {
+	g.t.Helper()
+	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, name), nil, 0o600))
+}
+
+func (g *processes) wait(rank int) {
+	g.t.Helper()
+	p := g.all[rank]
+	for limit := time.After(processTimeout); ; {
+		select {
+		case line, ok := <-p.lines:
+			if ok {
+				p.said = append(p.said, line)
+				continue
+			}
+			require.NoError(g.t, p.cmd.Wait(), "rank %d", rank)
+			return
+		case <-limit:
+			require.Fail(g.t, "too late", "rank %d did not end", rank)
+		}
+	}
+}
+
+// except lists all ranks but one.
+func (g *processes) except(one int) (ranks []int) {
+	for r := range g.all {
+		ranks = append(ranks, r)
+	}
+	return slices.DeleteFunc(ranks, func(r int) bool { return r == one })
+}
+
+// end stops what still runs, and shows what ranks of a failed test have said.
+func (g *processes) end() {
+	for r, p := range g.all {
+		_ = p.cmd.Process.Kill()
+		for line := range p.lines {
+			p.said = append(p.said, line)
+		}
+		_ = p.cmd.Wait()
+		if g.t.Failed() {
+			g.t.Logf("rank %d:\n%s", r, strings.Join(p.said, "\n"))
+		}
+	}
+}
+
+// wantPaths is what "paths" of a rank must be.
+func (s *groupSpec) wantPaths(rank int) string {
+	var words []string
+	for r := range s.Hosts {
+		switch {
+		case r == rank:
+			words = append(words, "self")
+		case s.Hosts[r] == s.Hosts[rank]:
+			words = append(words, "shm")
+		case s.Setting == multihost.RDMA, s.Setting != multihost.TCP && s.device(r) == s.device(rank):
+			words = append(words, "verbs")
+		default:
+			words = append(words, "tcp")
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// resources is what the kernel has of RDMA objects, of all processes.
+func resources(t *testing.T) (text string) {
+	t.Helper()
+	for _, kind := range []string{"pd", "cq", "qp", "mr"} {
+		out, err := exec.Command("rdma", "-j", "resource", "show", kind).Output()
+		require.NoError(t, err)
+		var all []any
+		require.NoError(t, json.Unmarshal(out, &all), "%s", out)
+		text += fmt.Sprintf("%d %s, ", len(all), kind)
+	}
+	return text
+}
+
+// playGroup runs a group to its end and returns what its ranks have said of
+// their bits.
+func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string) {
+	t.Helper()
+	begin := time.Now()
+	g := startProcesses(t, spec)
+	for r := range g.all {
+		require.Equal(t, spec.wantPaths(r), g.await(r, "paths"))
+	}
+	for r := range g.all {
+		outs, bits = append(outs, g.await(r, "outs")), append(bits, g.await(r, "bits"))
+	}
+	g.finish(check, g.except(-1)...)
+	t.Logf("%s over %v: %v", spec.Hosts, spec.Setting, time.Since(begin).Round(time.Millisecond))
+	return outs, bits
+}
+
+// TestProcesses: groups of processes get what the definition says: over sockets, over
+// RDMA, and over both where devices do not reach one another, apart and in pairs. Every
+// bit of it is what the same group gets in shared memory. No RDMA object is left.
+func TestProcesses(t *testing.T) {
+	for _, ranks := range []int{2, 4} {
+		spec := groupSpec{Seed: testenv.Seed(t), Victim: -1}
+		oneHost := spec
+		oneHost.Hosts, oneHost.Setting, oneHost.Deterministic = "aaaa"[:ranks], multihost.Shm, true
+		outs, bits := playGroup(t, oneHost, func() {})
+		for _, spread := range []struct {
+			hosts         string
+			setting       multihost.Setting
+			deterministic bool
+		}{
+			{"abcd", multihost.TCP, false},
+			{"abcd", multihost.RDMA, true},
+			{"aabb", multihost.RDMA, false},
+			{"aBbA", multihost.Auto, true},
+		} {
+			spec := spec
+			spec.Hosts, spec.Setting, spec.Deterministic = spread.hosts[:ranks], spread.setting, spread.deterministic
+			if spec.Hosts == "aa" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v-%s", spec.Setting, spec.Hosts), func(t *testing.T) {
+				gotOuts, gotBits := playGroup(t, spec, expectNothingLeft(t, spec))
+				require.Equal(t, outs, gotOuts)
+				if spec.Deterministic { // else rows lie as they came
+					require.Equal(t, bits, gotBits)
+				}
+			})
+		}
+	}
+}
+
+// expectNothingLeft looks at the kernel's objects before and, when what it
+// returns is called, after: what a killed process had goes with it, soon.
+func expectNothingLeft(t *testing.T, spec groupSpec) (check func()) {
+	t.Helper()
+	if spec.Setting == multihost.TCP {
+		return func() {}
+	}
+	needDevice(t)
+	before := resources(t)
+	return func() {
+		t.Helper()
+		for until := time.Now().Add(processTimeout); resources(t) != before; time.Sleep(10 * time.Millisecond) {
+			require.True(t, time.Now().Before(until), "before: %s now: %s", before, resources(t))
+		}
+	}
+}
+
+// TestProcessKilled kills a rank somewhere in the middle. The others go on
+// without it, and no RDMA object is left.
+func TestProcessKilled(t *testing.T) {
+	for _, spread := range []struct {
+		hosts   string
+		setting multihost.Setting
+		victim  int
+	}{
+		{"abcd", multihost.TCP, 1},
+		{"ab", multihost.RDMA, 0},
+		{"abcd", multihost.RDMA, 1},
+		{"aabb", multihost.RDMA, 2},
+		{"aabb", multihost.RDMA, 0},
+	} {
+		t.Run(fmt.Sprintf("%v-%s-%d", spread.setting, spread.hosts, spread.victim), func(t *testing.T) {
+			spec := groupSpec{Hosts: spread.hosts, Setting: spread.setting, Seed: testenv.Seed(t), Victim: spread.victim}
+			check := expectNothingLeft(t, spec)
+			g := startProcesses(t, spec)
+			r := rand.New(rand.NewPCG(spec.Seed, 2))
+			round := r.IntN(victimRounds - 1)
+			g.await(spec.Victim, fmt.Sprintf("round %d", round))
+			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
+			require.NoError(t, g.all[spec.Victim].cmd.Process.Kill())
+			begin := time.Now()
+			g.finish(check, g.except(spec.Victim)...)
+			t.Logf("killed after round %d, the others were through %v later", round, time.Since(begin).Round(time.Millisecond))
+		})
+	}
+}

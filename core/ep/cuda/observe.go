@@ -1,0 +1,231 @@
+package cuda
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/telemetry"
+)
+
+// Stats returns this rank's totals, of all operations that the device has ended
+// when it is called. ErrClosed after Close.
+func (b *Buffer) Stats() (telemetry.Stats, error) {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	if b.rec.ended {
+		return telemetry.Stats{}, ep.ErrByOwner
+	}
+	b.fold()
+	return b.rec.area.Stats(b.self, b.ranks), nil
+}
+
+// foldNow is fold for a caller that does not hold b.stateMu; ErrClosed after Close.
+func (b *Buffer) foldNow() error {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	b.fold()
+	if b.rec.ended {
+		return ep.ErrByOwner
+	}
+	return nil
+}
+
+// Records returns the latest operations of a rank, the oldest first, at most `last` (0:
+// all that are remembered). It reads another rank's from that rank's memory; the other
+// rank's watcher puts them there some milliseconds after they end.
+func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
+	if rank < 0 || rank >= b.ranks {
+		return nil, ep.Invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
+	}
+	control, err := b.retainControl(rank)
+	if control == nil || err != nil {
+		return nil, err
+	}
+	defer control.Release()
+	return telemetry.At(control, layout.Record()).Records(last), nil
+}
+
+// retainControl keeps a rank's control page mapped. nil: absent.
+func (b *Buffer) retainControl(rank int) (domain.Segment, error) {
+	b.pages.RLock()
+	defer b.pages.RUnlock()
+	if err := b.foldNow(); err != nil {
+		return nil, err
+	}
+	control := b.dom.Control(rank)
+	if control != nil {
+		control.Retain()
+	}
+	return control, nil
+}
+
+// Events returns the events after a sequence number that are still kept, and
+// the number of the latest one.
+func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	return b.rec.events.After(since)
+}
+
+// Counters returns totals of operations that have ended; zeros with
+// Config.NoRecord, and after Close.
+func (b *Buffer) Counters() ep.Counters {
+	out := ep.Counters{NumRowsSentTo: make([]uint64, b.ranks), WaitFor: make([]time.Duration, b.ranks)}
+	s, err := b.Stats()
+	if err != nil {
+		return out
+	}
+	out.NumDispatches, out.NumCombines = s.Dispatch.Done, s.Combine.Done
+	out.NumRowsReceived, out.NumRowsReduced = s.Dispatch.RowsIn, s.Combine.RowsOut
+	out.NumBytesPlaced, out.SlabBytes = s.Dispatch.Bytes, s.Memory.SlabBytes
+	b.stateMu.Lock()
+	out.NumBytesCopied = b.rec.copied
+	b.stateMu.Unlock()
+	out.NumBytesReduced = s.Combine.Bytes - min(s.Combine.Bytes, out.NumBytesCopied)
+	for r := range b.ranks {
+		out.NumRowsSentTo[r] = s.RowsTo[r]
+		out.NumRowsSent += s.RowsTo[r]
+		out.WaitFor[r] = time.Duration(s.Dispatch.WaitFor[r] + s.Combine.WaitFor[r])
+		out.Wait += out.WaitFor[r]
+	}
+	return out
+}
+
+// The reasons of events, as those of core/ep/cpu.
+const (
+	whyEnded    = "its process has ended"
+	whyTimedOut = "it did not come before the deadline"
+	whyGone     = "it left the group, or another rank took it out"
+	whyLeft     = "it closed its buffer, or updates the membership"
+	whyNoData   = "its data has not come"
+	whyStillOut = "it still reads what was combined before"
+)
+
+// recordLost records the loss of ranks. The caller holds b.stateMu.
+func (b *Buffer) recordLost(ranks rankset.Set, now time.Time, why string) {
+	for r := range ranks.And(b.rec.known).All() {
+		b.note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
+	}
+	b.rec.known = b.rec.known.Minus(ranks)
+}
+
+// recordLeavers records the ranks that the group has lost without this rank's doing.
+// The caller holds b.stateMu, and is a member.
+func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
+	gone := b.rec.known.Minus(members)
+	left := b.left(gone)
+	for r := range left.All() {
+		ev := b.about(telemetry.Left, r, 0, whyLeft)
+		ev.Waiting = ""
+		b.note(ev)
+	}
+	b.rec.known = b.rec.known.Minus(left)
+	b.recordLost(gone.Minus(left), now, whyGone)
+}
+
+// left returns those of the ranks that have left the epoch by themselves.
+func (b *Buffer) left(ranks rankset.Set) (left rankset.Set) {
+	for r := range ranks.All() {
+		if area, ok := b.areaOf(r); ok && area.HasLeft(b.epoch) {
+			left = left.With(r)
+		}
+	}
+	return left
+}
+
+// recordSlow reports ranks that the device has waited for too long: after SlowAfter,
+// then each time the wait has become twice as long. Not without recording.
+func (b *Buffer) recordSlow(ranks rankset.Set, now time.Time) {
+	if !b.rec.on {
+		return
+	}
+	for r := range ranks.All() {
+		is, waited := &b.watch.began[r], b.watch.waited(r, now)
+		if waited < max(is.slow, b.cfg.SlowAfter) {
+			continue
+		}
+		is.slow = 2 * waited
+		ev := b.about(telemetry.Slow, r, waited, whyNoData)
+		if ev.Waiting == readersName {
+			ev.Why = whyStillOut
+		}
+		b.note(ev)
+	}
+}
+
+// readersName stands for the readers of an earlier combine, which the device waits for.
+const readersName = "combine buffer"
+
+// about is an event about a rank, and about the operation under way, or the latest.
+func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) telemetry.Event {
+	ev := telemetry.Event{
+		Kind: kind, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
+		Op: max(b.engine.Ops(), 1) - 1, WaitedNs: int64(waited), Why: why,
+	}
+	if b.rec.on {
+		if a, ok := b.rec.counters.Current(); ok {
+			ev.Op, ev.Waiting = a.Op, kindOf(a.Combine).String()
+			if a.Readers {
+				ev.Waiting = readersName
+			}
+		}
+	}
+	return ev
+}
+
+// areaOf is what a rank says of itself; false: the rank is absent.
+func (b *Buffer) areaOf(rank int) (telemetry.Area, bool) {
+	control := b.dom.Control(rank)
+	if control == nil {
+		return telemetry.Area{}, false
+	}
+	return telemetry.At(control, layout.Record()), true
+}
+
+// reportedPID is the process that a rank says it is; 0: it has not said so.
+func (b *Buffer) reportedPID(rank int) int {
+	if area, ok := b.areaOf(rank); ok {
+		return area.PID()
+	}
+	return 0
+}
+
+// RecordFallback records that a rank of another host is reached over another carrier than
+// before, in the middle of an epoch. It waits for nothing.
+func (b *Buffer) RecordFallback(rank int, why string) {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	if !b.rec.ended {
+		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Why: why})
+	}
+}
+
+// note numbers an event and makes it known.
+func (b *Buffer) note(ev telemetry.Event) {
+	ev.TimeNs = b.rec.clock.Now()
+	recorded := b.rec.events.Add(ev)
+	if !b.rec.ended {
+		b.rec.area.SetEvents(recorded)
+	}
+	if b.cfg.EventCount != nil {
+		b.cfg.EventCount.Add(1)
+	}
+}
+
+// endObserving comes before the memory that is observed goes away.
+func (b *Buffer) endObserving() {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	b.fold()
+	b.rec.ended = true
+}
+
+// knowMembers notes the ranks that may be lost from now on.
+func (b *Buffer) knowMembers(set membership.Members) {
+	b.rec.known = set.Ranks().Without(b.self)
+	b.rec.area.SetEpoch(b.epoch)
+}

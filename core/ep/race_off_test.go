@@ -1,5 +1,0 @@
-//go:build !race
-
-package ep_test
-
-const raceEnabled = false

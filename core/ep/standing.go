@@ -1,0 +1,44 @@
+package ep
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/moewire/moewire/core/group/membership"
+)
+
+// Standing is what a rank brings to the rendezvous that begins an epoch.
+type Standing struct {
+	Epoch uint16 // the last one that the group has begun, as seen here
+	Next  uint64 // no operation from this one on was ever opened here
+}
+
+// maxNext bounds Standing.Next: a handle has 44 bits for the number of its
+// operation, and an epoch has to have some left.
+const maxNext = 1 << 43
+
+// Include makes st cover the epoch and the operation number that a rank gives in its
+// parameters. If no buffer can have reached them: ErrMismatch, which names the rank.
+func (st *Standing) Include(rank int, epoch, next uint64) error {
+	switch {
+	case epoch > math.MaxUint16:
+		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, math.MaxUint16)
+	case next >= maxNext:
+		return fmt.Errorf("%w: rank %d says that its next operation is %d, allowed below 2^43", ErrMismatch, rank, next)
+	}
+	st.Epoch, st.Next = max(st.Epoch, uint16(epoch)), max(st.Next, next)
+	return nil
+}
+
+// MayInstall says why a rank that joined epoch `own` cannot begin the next one.
+func MayInstall(l *membership.Life, own, next uint16) error {
+	switch l.State() {
+	case membership.Updating:
+		return nil
+	case membership.Member, membership.Connecting:
+		return Invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", next, own)
+	case membership.Closed:
+		return l.Why()
+	}
+	return fmt.Errorf("epoch %d cannot begin: prepare first: %w", next, l.Why())
+}
