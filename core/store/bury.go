@@ -106,17 +106,6 @@ func (s *Store) mark(g *segment, b *index.Block) error {
 	return nil
 }
 
-// dropFooter makes a footer none of which a page cannot be read, so that nothing can be marked in it: the next Open reads the
-// segment's records. The caller holds the segment's disk.
-func (s *Store) dropFooter(segment uint16) error {
-	page := make([]byte, record.PageBytes) // written as a whole it needs no read
-	if err := s.medium.Write(int(segment), s.medium.SegmentBytes()-record.PageBytes, page); err != nil {
-		return err
-	}
-	s.segments[segment].footer = record.Tail{}
-	return nil
-}
-
 // overwrite writes a part of a page. Of a page that cannot be read the rest becomes zeros: it can be written only as a whole.
 func (s *Store) overwrite(segment int, off int64, part []byte) error {
 	err := s.medium.Write(segment, off, part)
