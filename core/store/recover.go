@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
+	"github.com/moewire/moewire/core/store/tag"
 )
 
 // recovery is a Store that is being opened.
@@ -15,6 +16,7 @@ type recovery struct {
 	*Store
 	outdated []index.Block // records that are to be made none: of two of a key the earlier one, and what is not whole
 	said     map[int]bool  // segments of which a line says that a part cannot be read
+	homeless int           // blocks of namespaces beyond the bound
 }
 
 // run finds the blocks of a medium that lasts. Segments with a footer are believed; in others, which were
@@ -27,9 +29,7 @@ func (s *recovery) run() error {
 		}
 	}
 	for _, at := range s.toSeal { // behind the others: they are the newest
-		if err := s.scan(at); err != nil {
-			return err
-		}
+		s.scan(at)
 	}
 	unsealed := len(s.toSeal)
 	if err := s.buryOutdated(); err != nil {
@@ -51,6 +51,9 @@ func (s *recovery) report(began time.Time, unsealed int) {
 	}
 	if dropped > 0 {
 		line += fmt.Sprintf("; %d blocks were not whole and are dropped", dropped)
+	}
+	if s.homeless > 0 {
+		line += fmt.Sprintf("; %d blocks of more than %d namespaces are dropped", s.homeless, MaxNamespaces)
 	}
 	s.cfg.Log(line)
 }
@@ -149,34 +152,39 @@ func (s *recovery) recoverFooter(at int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	numbers := make([]NS, len(f.Namespaces))
-	for i, d := range f.Namespaces {
-		if d == (record.Digest{}) {
-			continue // of a segment without blocks
-		}
-		if numbers[i], err = s.names.number(d); err != nil {
-			return false, err
-		}
-	}
 	for i := range f.Entries {
-		s.recoverEntry(at, &f.Entries[i], numbers)
+		s.recoverEntry(at, &f.Entries[i], f.Namespaces)
 	}
 	s.seq = max(s.seq, f.Seq)
 	g.footer, g.next = tail, end-tail.Bytes()
 	return true, nil
 }
 
-func (s *recovery) recoverEntry(at int, e *record.Entry, numbers []NS) {
+func (s *recovery) recoverEntry(at int, e *record.Entry, namespaces []record.Digest) {
 	g := &s.segments[at]
 	g.placed = append(g.placed, e.Hash)
 	off, n := int64(e.Off)*record.PageBytes, record.Bytes(int(e.KeyBytes), int64(e.PayloadBytes))
 	if off < record.PageBytes || off+n > s.medium.SegmentBytes() || e.KeyBytes > record.MaxKeyBytes {
 		return // it was deleted, or moved
 	}
-	s.add(index.Block{
+	s.addTo(namespaces[e.Namespace], index.Block{
 		Hash: e.Hash, Parent: e.Parent, Stamp: e.Stamp, Off: e.Off, PayloadBytes: e.PayloadBytes,
-		Segment: uint16(at), Namespace: uint16(numbers[e.Namespace]), KeyBytes: e.KeyBytes,
+		Segment: uint16(at), KeyBytes: e.KeyBytes,
 	})
+}
+
+// addTo enters a block that was found, of a namespace. One of a namespace more than there may be is given up: what was evicted
+// just before a kill is found again, and may have left room for others.
+func (s *recovery) addTo(digest record.Digest, b index.Block) {
+	ns, err := s.names.hold(digest)
+	if err != nil {
+		s.homeless++
+		s.outdated = append(s.outdated, b)
+		return
+	}
+	defer s.names.leave(ns)
+	b.Namespace = uint16(ns)
+	s.add(b)
 }
 
 // add enters a block that was found. Of two of the same key the one that was written later counts; the other one is
@@ -223,7 +231,7 @@ func (s *recovery) seqOf(b *index.Block) (seq uint64, err error) {
 
 // scan looks for records at every page of a segment. A bad one is passed by: what follows it may have been
 // flushed.
-func (s *recovery) scan(at int) error {
+func (s *recovery) scan(at int) {
 	end := s.medium.SegmentBytes()
 	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
 	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
@@ -241,27 +249,19 @@ func (s *recovery) scan(at int) error {
 			off += record.PageBytes
 			continue
 		}
-		if err := s.found(at, off, &h); err != nil {
-			return err
-		}
+		s.found(at, off, &h)
 		off += n
 	}
-	return nil
 }
 
 // found enters a record of a scan, if its payload is whole.
-func (s *recovery) found(at int, off int64, h *record.Header) error {
-	ns, err := s.names.number(h.Namespace)
-	if err != nil {
-		return err
-	}
+func (s *recovery) found(at int, off int64, h *record.Header) {
 	g := &s.segments[at]
 	b := index.Block{
 		Hash: s.secret.Hash(&h.Namespace, h.Key), Parent: h.Parent, Stamp: s.stamps.Add(1), Off: uint32(off / record.PageBytes),
-		PayloadBytes: h.PayloadBytes, Segment: uint16(at), Namespace: uint16(ns), KeyBytes: uint16(len(h.Key)),
+		PayloadBytes: h.PayloadBytes, Segment: uint16(at), KeyBytes: uint16(len(h.Key)),
 	}
 	g.placed = append(g.placed, b.Hash)
-	g.namespaces[uint16(ns)] = struct{}{}
 	g.next = off + b.RecordBytes()
 	s.seq = max(s.seq, h.Seq+1)
 	whole, err := s.isWhole(&b, h)
@@ -271,15 +271,14 @@ func (s *recovery) found(at int, off int64, h *record.Header) error {
 	if err != nil || !whole {
 		s.counts.spoiled.Add(1)
 		s.outdated = append(s.outdated, b)
-		return nil
+		return
 	}
-	s.add(b)
-	return nil
+	s.addTo(h.Namespace, b)
 }
 
 // isWhole compares a payload with its tag.
 func (s *recovery) isWhole(b *index.Block, h *record.Header) (bool, error) {
-	tagger := s.names.of(NS(b.Namespace)).tagger
+	tagger := tag.New(s.names.key, h.Namespace)
 	tagger.Begin(h.Key, int(h.PayloadBytes))
 	chunk := make([]byte, min(1<<20, int(h.PayloadBytes)))
 	at, left := int64(b.Off)*record.PageBytes+record.PayloadOff(len(h.Key)), int64(h.PayloadBytes)

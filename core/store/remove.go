@@ -35,10 +35,8 @@ func (s *Store) dropNow(h record.Hash, sure func(*index.Block) bool) bool {
 
 // account adds a block that has come, or takes one back that has gone.
 func (s *Store) account(b *index.Block, sign int64) {
-	ns := s.names.of(NS(b.Namespace))
-	ns.blocks.Add(sign)
-	ns.bytes.Add(sign * int64(b.PayloadBytes))
 	s.live.Add(sign * b.RecordBytes())
+	s.names.count(NS(b.Namespace), sign, int64(b.PayloadBytes))
 }
 
 // Delete removes blocks, by position, and says how many there were. Leases of them stay good.

@@ -68,7 +68,7 @@ func (s *Store) footerOf(at int) *record.Footer {
 	s.mu.Unlock()
 	numbers, listed := map[uint16]uint16{}, map[record.Hash]bool{}
 	for i, h := range g.placed {
-		b, found := s.index.Get(h)
+		b, digest, found := s.named(h)
 		if !found || int(b.Segment) != at || listed[h] {
 			continue
 		}
@@ -77,7 +77,7 @@ func (s *Store) footerOf(at int) *record.Footer {
 		if !known {
 			number = uint16(len(numbers))
 			numbers[b.Namespace] = number
-			f.Namespaces = append(f.Namespaces, s.names.of(NS(b.Namespace)).digest)
+			f.Namespaces = append(f.Namespaces, digest)
 		}
 		f.Entries[i] = entryOf(&b, number)
 	}
@@ -85,6 +85,17 @@ func (s *Store) footerOf(at int) *record.Footer {
 		f.Namespaces = []record.Digest{{}} // what the entries of no blocks name
 	}
 	return f
+}
+
+// named is a block with the digest of its namespace. It may be deleted meanwhile, and then its namespace be forgotten: not while
+// names.mu is held.
+func (s *Store) named(h record.Hash) (b index.Block, digest record.Digest, found bool) {
+	s.names.mu.RLock()
+	defer s.names.mu.RUnlock()
+	if b, found = s.index.Get(h); found {
+		digest = s.names.at(NS(b.Namespace)).digest
+	}
+	return b, digest, found
 }
 
 func entryOf(b *index.Block, namespace uint16) record.Entry {

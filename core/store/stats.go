@@ -12,7 +12,8 @@ type counters struct {
 	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
 }
 
-// MaxStatsNamespaces is how many namespaces Stats lists, those that the store has known longest; the others are one entry.
+// MaxStatsNamespaces is how many namespaces Stats lists, those with the lowest numbers; the others are one entry, together with
+// what was asked of those that were forgotten.
 const MaxStatsNamespaces = 63
 
 // maxLabelBytes bounds what Stats shows of a namespace's label.
@@ -77,25 +78,38 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// stats lists namespaces. Which ones are listed does not change, so that their counts only rise.
+// stats lists namespaces. A namespace is listed or not as long as it is there, and those that were forgotten count among the
+// others, so that counts only rise.
 func (n *names) stats() []NamespaceStats {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	var list []NamespaceStats
+	others := NamespaceStats{Label: "others", Hits: n.gone.hits.Load(), Misses: n.gone.misses.Load()}
+	isEmpty := others.Hits+others.Misses == 0
 	for i, ns := range n.all {
-		if i <= MaxStatsNamespaces {
-			list = append(list, NamespaceStats{Label: "others"})
+		switch {
+		case ns == nil:
+		case i < MaxStatsNamespaces:
+			list = append(list, NamespaceStats{
+				Digest: hex.EncodeToString(ns.digest[:8]), Label: ns.label[:min(len(ns.label), maxLabelBytes)],
+			})
+			list[len(list)-1].add(ns)
+		default:
+			others.add(ns)
+			isEmpty = false
 		}
-		at := &list[len(list)-1]
-		if i < MaxStatsNamespaces {
-			at.Digest, at.Label = hex.EncodeToString(ns.digest[:8]), ns.label[:min(len(ns.label), maxLabelBytes)]
-		}
-		at.Blocks += ns.blocks.Load()
-		at.Bytes += ns.bytes.Load()
-		at.Hits += ns.hits.Load()
-		at.Misses += ns.misses.Load()
+	}
+	if !isEmpty {
+		list = append(list, others)
 	}
 	return list
+}
+
+func (s *NamespaceStats) add(ns *namespace) {
+	s.Blocks += ns.blocks.Load()
+	s.Bytes += ns.bytes.Load()
+	s.Hits += ns.hits.Load()
+	s.Misses += ns.misses.Load()
 }
 
 // bytes counts what segments hold. Records that come or go meanwhile may count as dead.

@@ -124,8 +124,22 @@ type Store struct {
 const none = -1
 
 // Open finds the blocks of a medium again, and begins. It owns the medium, also if it fails.
-func Open(cfg Config) (s *Store, err error) {
-	s = &Store{
+func Open(cfg Config) (*Store, error) {
+	s := newStore(cfg)
+	if s.medium.Lasts() {
+		if err := (&recovery{Store: s, said: map[int]bool{}}).run(); err != nil {
+			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())
+		}
+	}
+	s.stopped.Go(s.keep)
+	s.stopped.Go(s.flushRounds)
+	s.stopped.Go(s.reclaimAhead)
+	return s, nil
+}
+
+// newStore is a store that knows no block.
+func newStore(cfg Config) *Store {
+	s := &Store{
 		cfg: cfg.filled(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
 		segments: make([]segment, cfg.Medium.NumSegments()), turned: make(chan struct{}),
 		kick: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
@@ -136,15 +150,7 @@ func Open(cfg Config) (s *Store, err error) {
 		rand.Read(s.secret[:])
 	}
 	s.names.key = tag.Key(s.secret.ForTags())
-	if s.medium.Lasts() {
-		if err := (&recovery{Store: s, said: map[int]bool{}}).run(); err != nil {
-			return nil, errors.Join(fmt.Errorf("the store cannot be read: %w", err), s.medium.Close())
-		}
-	}
-	s.stopped.Go(s.keep)
-	s.stopped.Go(s.flushRounds)
-	s.stopped.Go(s.reclaimAhead)
-	return s, nil
+	return s
 }
 
 func (c Config) filled() Config {

@@ -33,7 +33,20 @@ type Writing struct {
 // Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrTooLarge (with both numbers), ErrWouldBlock,
 // ErrClosed, or one that names the argument; nothing has happened then.
 func (s *Store) Allocate(a Allocation) (*Writing, error) {
-	w, err := s.prepare(a)
+	ns := s.names.again(a.NS)
+	if ns == nil {
+		return nil, fmt.Errorf("namespace: %d given; allowed: what Namespace returned", a.NS)
+	}
+	w, err := s.allocate(ns, a)
+	if err != nil {
+		s.names.leave(a.NS)
+		return nil, err
+	}
+	return w, nil
+}
+
+func (s *Store) allocate(ns *namespace, a Allocation) (*Writing, error) {
+	w, err := s.prepare(ns, a)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +70,7 @@ func (s *Store) Allocate(a Allocation) (*Writing, error) {
 	return w, nil
 }
 
-func (s *Store) prepare(a Allocation) (*Writing, error) {
-	ns := s.names.of(a.NS)
-	if ns == nil {
-		return nil, fmt.Errorf("namespace: %d given; allowed: what Namespace returned", a.NS)
-	}
+func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
 	if err := record.CheckKey(a.Key); err != nil {
 		return nil, err
 	}
@@ -121,7 +130,7 @@ func (w *Writing) Commit() error {
 		return w.result
 	}
 	w.ended = true
-	defer w.store.reserved.Add(-w.block.RecordBytes())
+	defer w.giveBack()
 	w.result = w.store.commit(w)
 	return w.result
 }
@@ -243,12 +252,18 @@ func (w *Writing) Abort() {
 		return
 	}
 	w.ended, w.result = true, errors.New("the block was given up")
-	defer w.store.reserved.Add(-w.block.RecordBytes())
+	defer w.giveBack()
 	if w.placed {
 		w.store.settle(w, w.result)
 		return
 	}
 	w.store.unstage(w)
+}
+
+// giveBack ends what Allocate has begun.
+func (w *Writing) giveBack() {
+	w.store.reserved.Add(-w.block.RecordBytes())
+	w.store.names.leave(NS(w.block.Namespace))
 }
 
 // refuseKnown is ErrExists or ErrConflict if the key has a block. One that is damaged is removed: then nil.

@@ -120,6 +120,9 @@ func (c *conn) end(done chan struct{}) {
 	<-done
 	_ = c.nc.Close()
 	c.handles.close()
+	for i := range c.spaces {
+		c.server.cfg.Store.Leave(c.spaces[i].ns)
+	}
 	c.contexts.Close()
 }
 

@@ -12,7 +12,9 @@ import (
 // Store is the engine, as far as a server uses it: Of, and others for tests.
 type Store interface {
 	TagKey() tag.Key
+	// Namespace gives a namespace its number until Leave.
 	Namespace(digest [32]byte, label string) (store.NS, error)
+	Leave(ns store.NS)
 	MaxBlockBytes(keyBytes int) int64
 	Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int)
 	Allocate(a store.Allocation) (Writing, error)

@@ -114,9 +114,18 @@ func (c *single) enter(digest [32]byte) error {
 	engine := c.server.cfg.Store
 	ns, err := engine.Namespace(digest, "")
 	if err == nil {
+		c.leave()
 		c.space = space{ns: ns, digest: digest, tagger: tag.New(engine.TagKey(), digest)}
 	}
 	return err
+}
+
+// leave ends what enter has begun.
+func (c *single) leave() {
+	if c.space.tagger != nil {
+		c.server.cfg.Store.Leave(c.space.ns)
+		c.space = space{}
+	}
 }
 
 // put stores a block that is there as a whole, and makes its tag.

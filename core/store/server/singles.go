@@ -47,6 +47,7 @@ func (s *Server) serveSingles(nc net.Conn, first []byte, deadline time.Time) {
 	s.singles[c] = struct{}{}
 	s.mu.Unlock()
 	defer s.leave(c)
+	defer c.leave()
 	c.note(c.serve(&head))
 }
 

@@ -30,6 +30,7 @@ type Engine struct {
 	blocks  map[store.NS]map[string]*block
 	used    int64
 	Open    int // writings and leases
+	Held    int // namespaces, as often as they were opened
 	Touched int
 	Bads    int
 }
@@ -47,12 +48,26 @@ func New() *Engine {
 func (e *Engine) Namespace(digest [32]byte, _ string) (store.NS, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.Held++
 	ns, known := e.spaces[digest]
 	if !known {
 		ns = store.NS(len(e.spaces))
 		e.spaces[digest], e.blocks[ns] = ns, map[string]*block{}
 	}
 	return ns, nil
+}
+
+func (e *Engine) Leave(store.NS) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Held--
+}
+
+// NumHeld is how many namespaces were opened and not left.
+func (e *Engine) NumHeld() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.Held
 }
 
 // TagKey is the same one for all engines.
