@@ -93,7 +93,7 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 
 // carrierOf opens the carrier, with room for all that the fabric may have.
 func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
-	keys, err := keyringOf(c.key_source, &c.keys)
+	keys, err := keyringOf(c.key_source, &c.keys, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +188,8 @@ func addressesOf(name string, b *C.mw_bytes_t) ([]netip.AddrPort, error) {
 	return all, nil
 }
 
-// keyringOf reads the keys of a configuration.
-func keyringOf(from C.uint32_t, given *C.mw_bytes_t) (*wire.Keyring, error) {
+// keyringOf reads the keys of a configuration; they may have terms, if these are not nil.
+func keyringOf(from C.uint32_t, given *C.mw_bytes_t, terms wire.Terms) (*wire.Keyring, error) {
 	var source wire.Source
 	switch from {
 	case C.MW_KEYS_FILE:
@@ -212,7 +212,7 @@ func keyringOf(from C.uint32_t, given *C.mw_bytes_t) (*wire.Keyring, error) {
 		if err != nil {
 			return nil, err
 		}
-		keys, err := wire.NewFixedKeyring(wire.Lines(bytes.Clone(text))) // the text stays the caller's
+		keys, err := wire.NewFixedKeyring(wire.Lines(bytes.Clone(text)), terms) // the text stays the caller's
 		if err != nil {
 			return nil, invalid("config->keys: %v", err)
 		}
@@ -221,7 +221,7 @@ func keyringOf(from C.uint32_t, given *C.mw_bytes_t) (*wire.Keyring, error) {
 		return nil, invalid("config->key_source is %d, allowed MW_KEYS_FILE, MW_KEYS_ENV and MW_KEYS_BYTES: there is no mode without keys",
 			uint32(from))
 	}
-	keys, err := wire.NewKeyring(source)
+	keys, err := wire.NewKeyringWithTerms(source, terms)
 	if err != nil {
 		return nil, invalid("config->keys: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/store/client"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -39,7 +40,7 @@ func storeConfigOf(c *C.mw_store_config_t) (cfg client.Config, err error) {
 	if err := namespaceOf(c, &cfg.Namespace); err != nil {
 		return cfg, err
 	}
-	cfg.Keys, err = keyringOf(c.key_source, &c.keys)
+	cfg.Keys, err = keyringOf(c.key_source, &c.keys, rights.Parse)
 	return cfg, err
 }
 

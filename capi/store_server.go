@@ -19,6 +19,7 @@ import (
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/medium"
 	"github.com/moewire/moewire/core/store/metrics"
+	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -89,7 +90,7 @@ func mwiStoreServe(config *C.mw_store_server_config_t, id *C.uint64_t) C.mw_stat
 		if err := checkServer(config); err != nil {
 			return err
 		}
-		keys, err := keyringOf(config.key_source, &config.keys)
+		keys, err := keyringOf(config.key_source, &config.keys, rights.Parse)
 		if err != nil {
 			return err
 		}
@@ -247,7 +248,7 @@ func mwiStoreServerLog(id uint64, buf *C.char, size uint64, length *C.uint64_t) 
 //export mwiStoreServerReload
 func mwiStoreServerReload(id uint64) C.mw_status_t {
 	return onServer(id, func(o *serverObject) error {
-		if err := o.keys.Reload(); err != nil {
+		if err := o.Reload(); err != nil {
 			return invalid("config->keys: %v", err)
 		}
 		return nil

@@ -130,7 +130,7 @@ func (h *Hosts) keyring() (*wire.Keyring, error) {
 		}
 		return ring, nil
 	case len(h.Keys) > 0:
-		ring, err := wire.NewFixedKeyring(bytes.Clone(h.Keys)) // a keyring wipes the bytes that it has read
+		ring, err := wire.NewFixedKeyring(bytes.Clone(h.Keys), nil) // a keyring wipes the bytes that it has read
 		if err != nil {
 			return nil, wrong("keys", ": %v", err)
 		}

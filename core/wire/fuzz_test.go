@@ -157,7 +157,7 @@ func FuzzKeys(f *testing.F) {
 		f.Add([]byte(bad))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		k, err := parseKeys(clone(data))
+		k, err := parseKeys(clone(data), nil)
 		if err != nil {
 			return
 		}

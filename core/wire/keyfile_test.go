@@ -94,7 +94,7 @@ func TestKeyFileOfNobody(t *testing.T) {
 // closed; and nothing is accepted or proved with a ring that is closed.
 func TestKeysAreWiped(t *testing.T) {
 	text := []byte("1 " + otherKey + ";2 " + otherKey2)
-	r := must1(NewFixedKeyring(Lines(text)))
+	r := must1(NewFixedKeyring(Lines(text), nil))
 	require.Equal(t, make([]byte, len(text)), text)
 	require.NoError(t, r.Reload(), "the same keys")
 	held := []*[KeyBytes]byte{r.keys.secrets[1], r.keys.secrets[2]}

@@ -9,13 +9,14 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"sync/atomic"
 )
 
 // KeyBytes is the length of a shared key.
 const KeyBytes = 32
 
 // MaxNumKeys is how many keys a ring may have.
-const MaxNumKeys = 16
+const MaxNumKeys = 256
 
 // maxKeyTextBytes bounds what is read from a source.
 const maxKeyTextBytes = 64 << 10
@@ -35,21 +36,24 @@ type Source func() ([]byte, error)
 //  3. the old line goes, and Reload.
 //
 // The text has one key per line, the current one first: an id (a decimal
-// number below 2^32), blanks, and 64 hexadecimal digits. Empty lines and what
+// number below 2^32), blanks, and 64 hexadecimal digits; then the words of its
+// terms, where the ring has a use for them. Empty lines and what
 // follows a # are skipped. Safe for concurrent use. It never shows a key.
 type Keyring struct {
 	source Source
+	terms  Terms
 
 	mu      sync.RWMutex // guards what follows: keys that are replaced are wiped
 	keys    *keys
-	reading uint64 // which reading of the source this is, from 1
 	closed  bool
+	reading atomic.Uint64 // which reading of the source this is, from 1; changes behind the keys
 }
 
 // keys is what one reading gave.
 type keys struct {
 	current uint32
 	secrets map[uint32]*[KeyBytes]byte
+	grants  map[uint32]grant
 }
 
 func (k *keys) wipe() {
@@ -63,11 +67,14 @@ func (k *keys) wipe() {
 
 // NewKeyring reads a ring from a source and remembers the source for Reload.
 // The error names the line that is wrong and never what is on it.
-func NewKeyring(source Source) (*Keyring, error) {
+func NewKeyring(source Source) (*Keyring, error) { return NewKeyringWithTerms(source, nil) }
+
+// NewKeyringWithTerms is NewKeyring for keys that may have terms; nil: none has.
+func NewKeyringWithTerms(source Source, terms Terms) (*Keyring, error) {
 	if source == nil {
 		return nil, errors.New("wire: source of keys is nil")
 	}
-	r := &Keyring{source: source}
+	r := &Keyring{source: source, terms: terms}
 	if err := r.Reload(); err != nil {
 		return nil, err
 	}
@@ -77,13 +84,16 @@ func NewKeyring(source Source) (*Keyring, error) {
 // GenerateKeyring makes a ring of one random key that exists in this process
 // only: for tests, and for peers within one process.
 func GenerateKeyring() *Keyring {
-	secret := nobodysKey()
-	return &Keyring{keys: &keys{current: 1, secrets: map[uint32]*[KeyBytes]byte{1: secret}}, reading: 1}
+	r := &Keyring{keys: &keys{current: 1, secrets: map[uint32]*[KeyBytes]byte{1: nobodysKey()}}}
+	r.keys.grants = map[uint32]grant{1: {}}
+	r.reading.Store(1)
+	return r
 }
 
-// NewFixedKeyring makes a ring of a text, which it wipes. Reload changes nothing.
-func NewFixedKeyring(text []byte) (*Keyring, error) {
-	r, err := NewKeyring(func() ([]byte, error) { return text, nil })
+// NewFixedKeyring makes a ring of a text, which it wipes, and of which keys may have terms if
+// these are not nil. Reload changes nothing.
+func NewFixedKeyring(text []byte, terms Terms) (*Keyring, error) {
+	r, err := NewKeyringWithTerms(func() ([]byte, error) { return text, nil }, terms)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +112,7 @@ func (r *Keyring) Reload() error {
 		return fmt.Errorf("wire: reading keys: %w", err)
 	}
 	defer clear(text)
-	read, err := parseKeys(text)
+	read, err := parseKeys(text, r.terms)
 	if err != nil {
 		return fmt.Errorf("wire: reading keys: %w", err)
 	}
@@ -112,9 +122,10 @@ func (r *Keyring) Reload() error {
 		read.wipe()
 		return fmt.Errorf("wire: reading keys: %w", errClosedRing)
 	}
+	read.date(r.keys, r.reading.Load()+1)
 	r.keys.wipe()
 	r.keys = read
-	r.reading++
+	r.reading.Add(1)
 	return nil
 }
 
@@ -128,7 +139,7 @@ func (r *Keyring) Close() {
 	defer r.mu.Unlock()
 	r.keys.wipe()
 	r.keys, r.closed = &keys{}, true
-	r.reading++
+	r.reading.Add(1)
 }
 
 // Current is the id of the key that handshakes are begun with.
@@ -146,12 +157,9 @@ func (r *Keyring) Has(id uint32) bool {
 	return r.keys.secrets[id] != nil
 }
 
-// readingNow is which reading of the source the keys are of.
-func (r *Keyring) readingNow() uint64 {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.reading
-}
+// Reading says which reading of the source the keys are of, from 1. One who sees that it has changed and then asks
+// for a key gets one of that reading, or of a later one.
+func (r *Keyring) Reading() uint64 { return r.reading.Load() }
 
 // currentKey is the current key, id and secret of the same reading. The secret is a copy,
 // the caller's to wipe. The secret of a closed ring is one that no process has.
@@ -199,18 +207,18 @@ func (r *Keyring) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden)
 // MarshalText never shows a key.
 func (r *Keyring) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-func parseKeys(text []byte) (*keys, error) {
+func parseKeys(text []byte, terms Terms) (*keys, error) {
 	if len(text) > maxKeyTextBytes {
 		return nil, fmt.Errorf("more than %d bytes", maxKeyTextBytes)
 	}
-	k := &keys{secrets: map[uint32]*[KeyBytes]byte{}}
+	k := &keys{secrets: map[uint32]*[KeyBytes]byte{}, grants: map[uint32]grant{}}
 	for number, line := range bytes.Split(text, []byte("\n")) {
 		line, _, _ = bytes.Cut(line, []byte("#"))
 		fields := bytes.Fields(line)
 		if len(fields) == 0 {
 			continue
 		}
-		if err := k.add(fields); err != nil {
+		if err := k.add(fields, terms); err != nil {
 			k.wipe()
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
@@ -222,8 +230,8 @@ func parseKeys(text []byte) (*keys, error) {
 }
 
 // add takes the fields of one line. Its errors do not quote them.
-func (k *keys) add(fields [][]byte) error {
-	if len(fields) != 2 {
+func (k *keys) add(fields [][]byte, terms Terms) error {
+	if len(fields) < 2 || len(fields) > 2 && terms == nil {
 		return fmt.Errorf("has %d fields, not an id and a key", len(fields))
 	}
 	id, err := strconv.ParseUint(string(fields[0]), 10, 32)
@@ -236,6 +244,10 @@ func (k *keys) add(fields [][]byte) error {
 	if len(k.secrets) == MaxNumKeys {
 		return fmt.Errorf("more than %d keys", MaxNumKeys)
 	}
+	granted, err := grantOf(fields[2:], terms)
+	if err != nil {
+		return err
+	}
 	secret, err := parseSecret(fields[1]) // last: a copy that is not kept is not made
 	if err != nil {
 		return err
@@ -243,7 +255,7 @@ func (k *keys) add(fields [][]byte) error {
 	if len(k.secrets) == 0 {
 		k.current = uint32(id)
 	}
-	k.secrets[uint32(id)] = secret
+	k.secrets[uint32(id)], k.grants[uint32(id)] = secret, granted
 	return nil
 }
 

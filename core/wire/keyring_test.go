@@ -37,7 +37,7 @@ var badKeyTexts = map[string]string{
 	"1 fields":              otherKey,
 	"3 fields":              "1 " + otherKey + " " + otherKey2,
 	"line 2: id 1":          "1 " + otherKey + "\n1 " + otherKey2,
-	"more than 16 keys":     manyKeys(17),
+	"more than 256 keys":    manyKeys(257),
 	"more than 65536 bytes": strings.Repeat("#\n", 40_000),
 	"line 3":                "1 " + otherKey + "\n\nx " + otherKey2,
 }

@@ -72,6 +72,9 @@ type Session struct {
 // ID names the session in both processes; it is no secret.
 func (s *Session) ID() uint64 { return s.id }
 
+// KeyID is that of the key with which the session was begun.
+func (s *Session) KeyID() uint32 { return s.keyID }
+
 // Export derives a secret that both sides have and nobody else has. Another label, and
 // another session, give another one.
 func (s *Session) Export(label string) [KeyBytes]byte {

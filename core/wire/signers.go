@@ -52,7 +52,7 @@ func (r *ringSigners) judge(frame []byte, want kind) Reason {
 
 // signer is that of a key; nil if there is no such key.
 func (r *ringSigners) signer(id uint32) *signer {
-	reading := r.keys.readingNow()
+	reading := r.keys.Reading()
 	if s := r.signs[id]; s != nil && s.of == reading {
 		return s.signer
 	}

@@ -18,7 +18,10 @@ class Client:
         self.key = hmac.digest(seed, b"moewire 2 single\1", "sha256")
         fields = [model.encode()] + [b""] * 6  # weights, dtype, layout, chunk, parallel, salt
         named = b"".join(struct.pack("<I", len(field)) + field for field in fields)
-        self.namespace = hashlib.sha256(b"moewire namespace 1" + named).digest()
+        digest = hashlib.sha256(b"moewire namespace 1" + named).digest()
+        self.namespace = (
+            digest[:16] + hashlib.sha256(b"moewire tenant 1" + fields[-1]).digest()[:16]
+        )
         self.key_id, self.client, self.request = int(number), os.urandom(16), 0
         self.socket = socket.create_connection(tuple(server.rsplit(":", 1)), timeout=5)
         self.server = self.socket.makefile("rwb")

@@ -68,13 +68,14 @@ var layers = []layer{
 	{"core/store/medium", []string{"core/store/record", "core/internal/sys"}},
 	{"core/store", []string{"core/store/tag", "core/store/record", "core/store/index", "core/store/medium"}},
 	{"core/store/message", []string{"core/store/tag"}},
+	{"core/store/rights", []string{"core/wire", "core/store/message"}},
 	{"core/store/stream", []string{"core/wire"}},
 	{"core/store/local", []string{"core/store/message", "core/internal/sys"}},
 	{"core/store/metrics", []string{"core/internal/safego", "core/internal/sys"}},
 	{"core/store/server", []string{
 		"core/internal/accept", "core/internal/safego", "core/internal/sys", "core/pool", "core/wire",
 		"core/store", "core/store/tag", "core/store/message", "core/store/stream", "core/store/local",
-		"core/store/metrics",
+		"core/store/metrics", "core/store/rights",
 	}},
 	{"core/store/server/servertest", []string{"core/store", "core/store/tag", "core/store/server"}},
 	{"core/store/client", []string{

@@ -53,6 +53,7 @@ STATUSES = [
     "closing",
     "failed",
     "late",
+    "denied",
 ]
 
 
@@ -89,7 +90,9 @@ def test_namespaces() -> None:
         fields = [field.encode() for field in vector["Fields"]]
         encoded = b"".join(struct.pack("<I", len(field)) + field for field in fields)
         assert encoded.hex() == vector["Bytes"]
-        assert hashlib.sha256(b"moewire namespace 1" + encoded).hexdigest() == vector["Digest"]
+        digest = hashlib.sha256(b"moewire namespace 1" + encoded).hexdigest()[:32]
+        tenant = hashlib.sha256(b"moewire tenant 1" + fields[-1]).hexdigest()[:32]
+        assert digest + tenant == vector["Digest"]
 
 
 def test_requests() -> None:

@@ -94,7 +94,7 @@ func (c *Client) one(p asked, t *part, timeout time.Duration) ([]byte, error) {
 	case !a.answered:
 		return nil, fmt.Errorf("%s: %w", p.server(), errNoAnswer)
 	case a.status.Refuses():
-		c.counts.count(a.status)
+		a.via.refused(a.status, t.code)
 		return nil, fmt.Errorf("%s: %v %s", p.server(), a.status, a.answer)
 	}
 	return a.answer, nil

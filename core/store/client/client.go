@@ -46,7 +46,7 @@ type Config struct {
 	ProbeMax   time.Duration     // 5 s between later ones
 	Requests   int               // 1024 at a time
 	Carrier    Carrier           // what brings blocks: CarrierAuto
-	Warn       func(line string) // told once of a server whose blocks come by TCP though they could come better
+	Warn       func(line string) // told once of a server that sends blocks by TCP though they could come better, or refuses for want of a right
 	Now        func() time.Time  // of handshakes; nil: time.Now
 
 	// Dial makes a connection; nil: TCP.

@@ -23,6 +23,9 @@ var errHung = errors.New("the server does not answer")
 // errChanged is why a link ends that has brought other bytes than the server has sent.
 var errChanged = errors.New("a block was changed on its way from the server")
 
+// errDenied means that the client's key has no right to the namespace.
+var errDenied = errors.New("the key has no right to the namespace")
+
 // link is one connection to a server. Its parts are its own until it has ended, and
 // complete then: so no memory of a caller is touched after its completion.
 type link struct {
@@ -85,6 +88,9 @@ func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 func (l *link) open() error {
 	l.table = l.peer.client.cfg.Namespace.Append(l.table[:0])
 	status, reply, err := l.first(message.Open, message.OpenedBytes)
+	if err == nil && status == message.Denied {
+		return fmt.Errorf("%w: %s", errDenied, reply)
+	}
 	if err == nil && status.Refuses() {
 		err = fmt.Errorf("the namespace was refused: %v %s", status, reply)
 	}

@@ -32,6 +32,7 @@ type peer struct {
 	// why blocks come by TCP for as long as the client lives
 	latched atomic.Pointer[error]
 	said    atomic.Bool // that they come by TCP for a while
+	denied  atomic.Bool // and a warning said so
 
 	mu      sync.Mutex
 	link    *link
@@ -147,6 +148,10 @@ func (p *peer) connect() (l *link, err error) {
 		}
 		reread = p.client.cfg.Keys.Reload() // on an error the keys stay what they were
 	}
+	if errors.Is(err, errDenied) {
+		reread = p.client.cfg.Keys.Reload() // for the next time
+		p.deny(err.Error())
+	}
 	if err != nil && ctx.Err() == nil {
 		err = p.refusal(errors.Join(err, reread))
 	}
@@ -207,11 +212,18 @@ func (p *peer) session(nc net.Conn, deadline time.Time) (*link, error) {
 	return l, l.open()
 }
 
+// deny says once that the server refuses something for want of a right: it must not look like an empty store.
+func (p *peer) deny(what string) {
+	if p.denied.CompareAndSwap(false, true) {
+		p.client.cfg.Warn(fmt.Sprintf("%s: %s; what the key may not do does not happen, and is counted", p.name, what))
+	}
+}
+
 // refusal tells a server that does not want this client from one that is gone.
 func (p *peer) refusal(err error) error {
 	var refused *wire.RefusedError
 	switch {
-	case errors.Is(err, stream.ErrSilent), errors.As(err, &refused) && refused.Reason != wire.ErrBusy:
+	case errors.Is(err, stream.ErrSilent), errors.Is(err, errDenied), errors.As(err, &refused) && refused.Reason != wire.ErrBusy:
 		p.client.counts.Refused.Add(1)
 		return fmt.Errorf("%w: %s: %w", ErrRefused, p.name, err)
 	}

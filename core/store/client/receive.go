@@ -63,7 +63,7 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 		return true, l.answer(head, t)
 	}
 	if head.Refused {
-		counts.count(status)
+		l.refused(status, t.code)
 		return true, l.in.End()
 	}
 	switch t.code {

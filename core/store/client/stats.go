@@ -33,6 +33,14 @@ func (c *Counters) count(s message.Status) {
 	}
 }
 
+// refused counts a refusal.
+func (l *link) refused(s message.Status, code message.Code) {
+	l.peer.client.counts.count(s)
+	if s == message.Denied {
+		l.peer.deny(message.CodeName(code) + " was refused: the key has no right to it")
+	}
+}
+
 // Replies is how many puts, or refusals of anything, had a status.
 func (c *Counters) Replies(s message.Status) uint64 { return c.statuses[s].Load() }
 

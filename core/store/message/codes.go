@@ -71,12 +71,13 @@ const (
 	Closing                  // the server ends
 	Failed                   // the medium, or a defect
 	Late                     // the deadline came first
+	Denied                   // the key has no right to that
 	NumStatuses
 )
 
 var statusNames = [NumStatuses]string{
 	"ok", "existing", "miss", "conflict", "full", "too large", "quota", "would block", "bad tag", "malformed",
-	"unknown", "closing", "failed", "late",
+	"unknown", "closing", "failed", "late", "denied",
 }
 
 // String names a status.

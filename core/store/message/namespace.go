@@ -66,8 +66,23 @@ func (n *Namespace) Decode(b []byte) error {
 	return nil
 }
 
-// Digest names the namespace everywhere but in a person's sight. Fields have lengths, so
-// that no byte can move from one to the next.
-func (n *Namespace) Digest() [32]byte {
-	return sha256.Sum256(n.Append([]byte("moewire namespace 1")))
+// Tenant is what the digests of all namespaces of one salt end with.
+type Tenant [16]byte
+
+// TenantOf is that of a salt.
+func TenantOf(salt string) Tenant {
+	sum := sha256.Sum256(append([]byte("moewire tenant 1"), salt...))
+	return Tenant(sum[:])
+}
+
+// TenantOfDigest is that of the namespace that a digest names.
+func TenantOfDigest(digest [32]byte) Tenant { return Tenant(digest[len(digest)-len(Tenant{}):]) }
+
+// Digest names the namespace everywhere but in a person's sight: half of it is of all fields, half of the salt alone, so
+// that what a tenant may do and may store can be told from a digest. Fields have lengths, so that no byte can move from
+// one to the next.
+func (n *Namespace) Digest() (digest [32]byte) {
+	sum, tenant := sha256.Sum256(n.Append([]byte("moewire namespace 1"))), TenantOf(n.Salt)
+	copy(digest[copy(digest[:], sum[:len(digest)-len(tenant)]):], tenant[:])
+	return digest
 }

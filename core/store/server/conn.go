@@ -14,6 +14,7 @@ import (
 	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/store/tag"
 	"github.com/moewire/moewire/core/wire"
@@ -36,8 +37,11 @@ type conn struct {
 	server   *Server
 	nc       net.Conn
 	in       *stream.Reader
-	secret   [32]byte // masks the key of tags
-	invited  [32]byte // the secret of share
+	key      uint32 // the id of the client's
+	rights   rights.Rights
+	reading  atomic.Uint64 // of the key file, at which key and rights were these
+	secret   [32]byte      // masks the key of tags
+	invited  [32]byte      // the secret of share
 	spaces   []space
 	handles  handles
 	contexts *pool.Pool[*job]
@@ -79,7 +83,8 @@ func (*conn) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server.conn
 
 // newConn makes a connection's contexts: as many as its client is granted. The one that is added belongs to a
 // reply that the client may have seen before this side knows that it was written.
-func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
+// reading is that of the key file before the handshake.
+func newConn(s *Server, nc net.Conn, session *wire.Session, reading uint64) (*conn, error) {
 	contexts, err := pool.New(pool.Config[*job]{Cap: s.cfg.Contexts + 1, Make: newJob})
 	if err != nil {
 		return nil, err
@@ -89,6 +94,9 @@ func newConn(s *Server, nc net.Conn, session *wire.Session) (*conn, error) {
 		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
 	}
 	c.shared.Store(near(nc))
+	if err := c.grant(session.KeyID(), reading); err != nil {
+		return nil, err
+	}
 	c.in = stream.NewReader(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Total})
 	c.out = stream.NewWriter(nc, session, stream.Limits{Idle: s.cfg.Idle, Total: s.cfg.Idle}, nil)
 	return c, nil
@@ -140,6 +148,10 @@ func (c *conn) note(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.server.counters.Idle.Add(1)
 	}
+	if c.isRevoked() {
+		c.server.counters.Revoked.Add(1)
+		err = errRevoked
+	}
 	c.server.logRare(&c.server.lost, fmt.Sprintf("%v was lost: %v", c.nc.RemoteAddr(), err))
 }
 
@@ -148,6 +160,9 @@ func (c *conn) read() error {
 		head, err := c.in.Next()
 		if err != nil {
 			return err
+		}
+		if c.isRevoked() {
+			return errRevoked
 		}
 		if err := c.handle(&head); err != nil {
 			return err

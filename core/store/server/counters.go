@@ -28,6 +28,9 @@ type Counters struct {
 
 	Singles metrics.Counter `json:"single_requests" metric:"single_requests_total" help:"Signed requests outside of sessions that were genuine."`
 
+	Denied  metrics.Counter `json:"denied" metric:"denied_requests_total" help:"Requests that were refused because their key has no right to them."`
+	Revoked metrics.Counter `json:"revoked" metric:"connections_revoked_total" help:"Those of the lost whose key, or its rights, are no more in the key file."`
+
 	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many run as may."`
 	Expired      metrics.Counter `json:"expired" metric:"expired_handles_total" help:"Leases and unfinished blocks whose time was over."`
 	BadPuts      metrics.Counter `json:"bad_puts" metric:"integrity_failures_total,found=put" help:"Blocks whose bytes do not fit their tag."`
@@ -133,4 +136,9 @@ func (c *Counters) answered(code message.Code, began time.Time) {
 	c.times[code].Observe(time.Since(began))
 }
 
-func (s *Server) statsJSON() ([]byte, error) { return json.Marshal(s.Stats()) }
+// statsJSON is what a client is told, once visible has looked at what the engine says.
+func (s *Server) statsJSON(visible func(engine any) any) ([]byte, error) {
+	st := s.Stats()
+	st.Store = visible(st.Store)
+	return json.Marshal(st)
+}

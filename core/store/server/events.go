@@ -77,6 +77,8 @@ var spells = []struct {
 	{"puts are refused: the storage fails", "the storage takes puts again", refusedFor(message.Failed)},
 	{"requests are refused: as many run, or as much is being written, as may be", "no request was refused at a bound any more",
 		func(c *Counters) uint64 { return c.Replies(message.WouldBlock) }},
+	{"requests are refused: their keys have no right to them", "no request was refused for want of a right any more",
+		func(c *Counters) uint64 { return c.Denied.Load() }},
 	{"blocks come whose bytes do not fit their tag, and are not stored", "no such block came any more",
 		func(c *Counters) uint64 { return c.BadPuts.Load() }},
 	{"readers find damaged blocks, which are dropped", "no damaged block was found any more",

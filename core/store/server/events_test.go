@@ -65,6 +65,7 @@ func TestSpellsCount(t *testing.T) {
 		func(c *Counters) { c.replied(&reply{code: message.Allocate, status: message.Full}) },
 		func(c *Counters) { c.replied(&reply{code: message.Commit, status: message.Failed}) },
 		func(c *Counters) { c.replied(&reply{code: message.Get, status: message.WouldBlock}) },
+		func(c *Counters) { c.Denied.Add(1) },
 		func(c *Counters) { c.BadPuts.Add(1) },
 		func(c *Counters) { c.BadReads.Add(1) },
 		func(c *Counters) { c.Changed.Add(1) },

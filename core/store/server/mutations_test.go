@@ -58,6 +58,17 @@ var mutations = []struct{ name, file, from, to string }{
 	{"a line per refused put", "events.go", "now.Sub(s.last) < quiet", "false"},
 	{"an allocation per get", "get.go", "\tj.start()\n\tc.data = c.data[:0]\n\tbytes", "\tj.start()\n\tj.pieces = append([][]byte(nil), j.pieces...)\n\tbytes"},
 	{"an allocation per put", "put.go", "t := j.space.tagger\n", "t := j.space.tagger.Clone()\n"},
+	{"a reader may write", "rights.go", "case !r.Asks(code):", "case false:"},
+	{"a key opens any salt", "rights.go", "case digest != nil && !r.Opens(*digest):", "case false:"},
+	{"a refused right is not counted", "rights.go", "\ts.counters.Denied.Add(1)\n", ""},
+	{"a key of a salt gets the arena", "share.go", "case arena == nil, c.rights.IsLimited():", "case arena == nil:"},
+	{"a key of a salt sees all namespaces", "rights.go", "if !c.rights.IsLimited() {", "if true {"},
+	{"single requests have all rights", "single.go", "\tif !c.may(head) {\n", "\tif false {\n"},
+	{"a session keeps its rights", "rights.go", "; !found || since > c.reading.Load() {", "; !found || since > 1<<40 {"},
+	{"a session survives its key", "rights.go", "; !found || since > c.reading.Load() {", "; found && since > c.reading.Load() {"},
+	{"a silent session keeps its rights", "server.go", "\t\t\ts.revoke()\n", ""},
+	{"a connection keeps its namespaces", "conn.go", "\t\tc.server.cfg.Store.Leave(c.spaces[i].ns)\n", "\t\t_ = i\n"},
+	{"single requests keep their namespaces", "single.go", "\t\tc.leave()\n\t\tc.space", "\t\tc.space"},
 }
 
 // TestMutations builds this package with each mistake in turn, and wants the tests to

@@ -19,6 +19,9 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 	if err := j.said.Decode(j.code, head.Extra, head.PayloadBytes); err != nil {
 		return c.fail(j, message.Malformed)
 	}
+	if status := c.permit(j, nil); status != message.OK {
+		return c.fail(j, status)
+	}
 	switch j.code {
 	case message.Open, message.Stats, message.Flush, message.Write, message.Commit, message.Abort, message.Read,
 		message.Release, message.Share:
@@ -142,6 +145,9 @@ func (c *conn) open(j *job) message.Status {
 		return message.Malformed
 	}
 	digest := name.Digest()
+	if status := c.permit(j, &digest); status != message.OK {
+		return status
+	}
 	id := c.opened(digest)
 	if id < 0 {
 		if len(c.spaces) == maxSpaces {
@@ -175,7 +181,7 @@ func (c *conn) opened(digest [32]byte) int {
 }
 
 func (c *conn) stats(j *job) message.Status {
-	text, err := c.server.statsJSON()
+	text, err := c.server.statsJSON(c.visible)
 	if err != nil {
 		return j.refusal(err)
 	}

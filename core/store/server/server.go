@@ -206,13 +206,14 @@ func (s *Server) welcome(nc net.Conn) {
 		s.serveSingles(nc, first, deadline)
 		return
 	}
+	reading := s.cfg.Keys.Reading()
 	session, err := stream.HandshakeAfter(first, nc, wire.RoleServer, s.wire, deadline)
 	s.mu.Lock()
 	s.pending.Remove(nc)
 	full := len(s.conns) >= s.cfg.MaxClients
 	var c *conn
 	if err == nil && !full && !s.closing {
-		c, err = newConn(s, nc, session)
+		c, err = newConn(s, nc, session, reading)
 	}
 	if c == nil {
 		s.mu.Unlock()
@@ -255,6 +256,7 @@ func (s *Server) sweep() {
 			for _, c := range s.all() {
 				c.handles.expire(now, &s.counters)
 			}
+			s.revoke()
 			s.counters.watch(now, states, s.cfg.Log)
 		}
 	}

@@ -71,6 +71,9 @@ func (c *single) do(head *wire.SingleHead) (message.Status, []byte) {
 	if n := len(head.Extra) - digest; n < 1 || n > message.MaxKeyBytes || head.Code != message.Put && len(c.in) > 0 {
 		return message.Malformed, nil
 	}
+	if !c.may(head) {
+		return message.Denied, nil
+	}
 	if err := c.enter([32]byte(head.Extra)); err != nil {
 		return (&job{}).refusal(err), nil
 	}
@@ -88,6 +91,13 @@ func (c *single) do(head *wire.SingleHead) (message.Status, []byte) {
 		return found(engine.Delete(ns, c.key[:], c.yes[:])), nil
 	}
 	return message.Unknown, nil
+}
+
+// may looks at the rights of the request's key.
+func (c *single) may(head *wire.SingleHead) bool {
+	digest := [32]byte(head.Extra)
+	r, _, found := c.server.rightsOf(head.KeyID)
+	return found && c.server.permit(head.KeyID, &r, head.Code, &digest) == ""
 }
 
 func found(n int) message.Status {

@@ -24,6 +24,7 @@ import (
 type asker struct {
 	t      testing.TB
 	nc     net.Conn
+	id     byte
 	key    []byte
 	life   []byte
 	client [16]byte
@@ -35,13 +36,19 @@ func dialSingle(t testing.TB, s *server.Server) *asker {
 	nc, err := net.Dial("tcp", s.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = nc.Close() })
-	secret, err := hex.DecodeString(strings.Fields(keyText)[1])
-	require.NoError(t, err)
-	key, err := hkdf.Key(sha256.New, secret, nil, "moewire 2 single", 32)
-	require.NoError(t, err)
-	a := &asker{t: t, nc: nc, key: key, life: make([]byte, 16)}
+	a := &asker{t: t, nc: nc, life: make([]byte, 16)}
+	a.use(1, strings.Fields(keyText)[1])
 	_, _ = rand.Read(a.client[:])
 	return a
+}
+
+// use signs with another key from now on.
+func (a *asker) use(id byte, secret string) {
+	raw, err := hex.DecodeString(secret)
+	require.NoError(a.t, err)
+	a.id = id
+	a.key, err = hkdf.Key(sha256.New, raw, nil, "moewire 2 single", 32)
+	require.NoError(a.t, err)
 }
 
 // asks is a client that knows the server's life.
@@ -60,7 +67,7 @@ func asks(t testing.TB, s *server.Server) *asker {
 func (a *asker) frame(code message.Code, extra, payload []byte) []byte {
 	a.number++
 	sum := sha256.Sum256(payload)
-	b := append([]byte{2, 7, 0, code}, 1, 0, 0, 0)
+	b := append([]byte{2, 7, 0, code}, a.id, 0, 0, 0)
 	b = append(append(b, a.life...), a.client[:]...)
 	b = append(binary.LittleEndian.AppendUint64(b, a.number), sum[:]...)
 	b = append(binary.LittleEndian.AppendUint32(b, uint32(len(payload))), 0, 0, 0, 0)
@@ -94,7 +101,7 @@ func (a *asker) hear(code message.Code) (message.Status, []byte) {
 	_, err = io.ReadFull(a.nc, b)
 	require.NoError(a.t, err)
 	require.Equal(a.t, a.sign(b[:96]), b[96:])
-	require.Equal(a.t, []byte{2, 7, 1, code, 1, 0, 0, 0}, b[:8])
+	require.Equal(a.t, []byte{2, 7, 1, code, a.id, 0, 0, 0}, b[:8])
 	require.Equal(a.t, a.client[:], b[24:40])
 	require.Equal(a.t, a.number, binary.LittleEndian.Uint64(b[40:]))
 	reply := make([]byte, binary.LittleEndian.Uint32(b[80:]))

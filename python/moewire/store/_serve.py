@@ -45,26 +45,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def size_of(text: str) -> int:
-    """Bytes of a text such as 512MiB."""
+def size_of(text: str, name: str = "--capacity") -> int:
+    """Bytes of a text such as 512MiB; the name is that of the argument."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([KMGT])(?:iB)?)?", text.strip())
     if not found:
-        raise refuse("--capacity", repr(text), "a number of bytes, or with KiB, MiB, GiB, TiB")
+        raise refuse(name, repr(text), "a number of bytes, or with KiB, MiB, GiB, TiB")
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def make_key(path: str) -> None:
-    """Writes a file with one new key that its owner alone may read. A file that is there stays."""
+def write_key(path: str, text: str) -> None:
+    """Writes a key file that its owner alone may read. A file that is there stays."""
     try:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        raise InvalidArgument(
-            f"--new-key: {path} is there already; allowed: a new file, or --key-file {path}"
-        ) from None
+        raise InvalidArgument(f"--new-key: {path} is there already; allowed: a new file") from None
     except OSError as error:
         raise InvalidArgument(f"--new-key: {path}: {error.strerror}") from None
     with os.fdopen(file, "w") as to:
-        to.write(f"1 {secrets.token_hex(32)}\n")
+        to.write(text)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -73,7 +71,7 @@ def main(options: argparse.Namespace) -> int:
         raise refuse("--new-key, --key-file", "both", "one of them")
     capacity = size_of(options.capacity)
     if options.new_key:
-        make_key(options.new_key)
+        write_key(options.new_key, f"1 {secrets.token_hex(32)}\n")
     try:
         server = Server(
             options.listen,

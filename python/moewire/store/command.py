@@ -12,7 +12,7 @@ from typing import Any
 
 from .._base.numbers import refuse
 from ..errors import InvalidArgument
-from . import _bench, _serve
+from . import _bench, _key, _serve
 from ._client import Client
 from ._parts import Namespace
 
@@ -32,6 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="moewire store", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _serve.arguments(commands.add_parser("serve", help="run a server until SIGTERM"))
+    _key.arguments(
+        commands.add_parser("key", help="add a key to a server's file, with rights of its own")
+    )
     stat = commands.add_parser("stat", help="print what servers say of themselves")
     _reach(stat)
     stat.add_argument("--json", action="store_true", help="all counts, as JSON")
@@ -67,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     commands = {
         "serve": _serve.main,
+        "key": _key.main,
         "stat": _stat,
         "check": _check,
         "list": _list,
@@ -130,7 +134,9 @@ def _round_trip(client: Client) -> str:
     key, data = secrets.token_bytes(16), secrets.token_bytes(1 << 16)
     begun = time.monotonic()
     if not client.put(key, data):
-        why = client.stats().get("why_not") or ["it refused the block"]
+        said = client.stats()
+        refused = f"it refused the block: {', '.join(said['replies'])}"
+        why = said.get("why_not") or [refused]
         return f"a block was not stored: {why[0]}"
     if client.get(key) != data:
         return "the block was not read back"
