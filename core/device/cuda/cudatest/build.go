@@ -134,14 +134,30 @@ func (b Build) unit() string {
 	return filepath.Join(emulator(), "kernels.cc")
 }
 
-// link compiles the kernels by themselves: of their accesses alone the compiler
-// tells the emulator.
-func (b Build) link(flags []string, tmp string) (string, error) {
-	units, err := filepath.Glob(filepath.Join(emulator(), "*.cc"))
+// units are the others, as one file in tmp that includes them: their headers take
+// most of the time.
+func units(tmp string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(emulator(), "*.cc"))
 	if err != nil {
 		return "", err
 	}
-	units = slices.DeleteFunc(units, func(unit string) bool { return filepath.Base(unit) == "kernels.cc" })
+	var text strings.Builder
+	for _, unit := range found {
+		if filepath.Base(unit) != "kernels.cc" {
+			fmt.Fprintf(&text, "#include %q\n", unit)
+		}
+	}
+	path := filepath.Join(tmp, "units.cc")
+	return path, os.WriteFile(path, []byte(text.String()), 0o600)
+}
+
+// link compiles the kernels by themselves: of their accesses alone the compiler
+// tells the emulator.
+func (b Build) link(flags []string, tmp string) (string, error) {
+	units, err := units(tmp)
+	if err != nil {
+		return "", err
+	}
 	object, built := filepath.Join(tmp, "kernels.o"), filepath.Join(tmp, "libcuda.so")
 	compile := []string{"-I" + filepath.Dir(filepath.Dir(b.unit())), "-c", "-o", object, b.unit()}
 	for _, d := range b.Defines {
@@ -150,7 +166,7 @@ func (b Build) link(flags []string, tmp string) (string, error) {
 	if b.Watched {
 		compile = append(compile, "-fsanitize=thread")
 	}
-	for _, args := range [][]string{compile, append([]string{"-shared", "-Wl,-Bsymbolic", "-o", built, object}, units...)} {
+	for _, args := range [][]string{compile, {"-shared", "-Wl,-Bsymbolic", "-o", built, object, units}} {
 		args = append(slices.Clone(flags[1:]), args...)
 		if text, err := exec.Command(flags[0], args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w: %s", err, text)
