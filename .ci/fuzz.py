@@ -58,13 +58,15 @@ def watched(command: Sequence[str], root: Path) -> tuple[int, str]:
     return program.returncode, "".join(said)
 
 
-def fuzz_target(target: str, package: str, seconds: str, run: Watched) -> str:
-    """Fuzzes one target; what is wrong with it, or nothing.
+def fuzz_target(
+    target: str, package: str, seconds: str, run: Watched, more: Sequence[str] = ()
+) -> str:
+    """Fuzzes one target, with more flags; what is wrong with it, or nothing.
 
     Where only Go's deadline failed, the target runs again for a count of inputs, which no
     deadline ends; that run's status is the verdict.
     """
-    flags = ["go", "test", "-run=^$", f"-fuzz=^{target}$"]
+    flags = ["go", "test", "-run=^$", f"-fuzz=^{target}$", *more]
     for budget in (f"{seconds}s", f"{COUNTED_INPUTS}x"):
         command = [*flags, f"-fuzztime={budget}", f"./{package}"]
         print("+", *command, flush=True)

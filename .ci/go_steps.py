@@ -233,12 +233,13 @@ def fuzz_targets() -> list[tuple[str, str]]:
 def fuzz() -> None:
     """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
     share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(fuzz_targets())))
-    fuzz_each(os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share)))
+    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share))
+    fuzz_each(seconds, "-parallel=1")  # the other processor has other steps
 
 
-def fuzz_each(seconds: str) -> None:
+def fuzz_each(seconds: str, *flags: str) -> None:
     for package, target in fuzz_targets():
-        wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
+        wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT), flags)
         if wrong:
             raise StepError(wrong)
 

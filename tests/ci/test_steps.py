@@ -34,7 +34,7 @@ def test_every_fuzz_target_is_found() -> None:
 def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[int] = []
 
-    def note(target: str, package: str, seconds: str, runner: object) -> str:
+    def note(target: str, package: str, seconds: str, *_: object) -> str:
         spent.append(int(seconds))
         return ""
 
@@ -62,7 +62,7 @@ def long_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[
         step = Path(env["MOEWIRE_TEST_RECORD"]).name.removeprefix(".")
         given[step] = {"words": " ".join(map(str, words)), **env}
 
-    def fuzz(target: str, package: str, seconds: str, runner: object) -> str:
+    def fuzz(target: str, package: str, seconds: str, *_: object) -> str:
         of_go.append(seconds)
         return ""
 
