@@ -19,7 +19,7 @@ def _train(start, ranks: int, **options) -> str:
 
 @pytest.mark.parametrize(
     "ranks",
-    [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.all)],
+    [pytest.param(2, marks=pytest.mark.all), pytest.param(4, marks=pytest.mark.long)],
     ids="R{}".format,
 )
 def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:

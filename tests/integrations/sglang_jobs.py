@@ -40,13 +40,13 @@ def _batches(seed: int, experts: int) -> list[reference.Batch]:
     return [reference.batch(seed, rank, experts) for rank in range(dist.get_world_size())]
 
 
-def layers(backend: str, dtype: str, hook: bool) -> dict[str, Any]:
+def layers(backend: str, dtype: str, hook: bool, num_layers: int = NUM_LAYERS) -> dict[str, Any]:
     """Layer after layer, each with a dispatcher of its own; rows and results to the bit."""
     group, experts = _begin()
     fp8 = dtype == "fp8"
     wrong: list[str] = []
     lengths = []
-    for number in range(NUM_LAYERS):
+    for number in range(num_layers):
         batches = _batches(number, experts)
         own = batches[dist.get_rank()]
         one = client.make_dispatcher(backend, group, experts, hook=hook, dtype=dtype)

@@ -19,7 +19,7 @@ from engine_server import EngineServer
 ROOT = Path(__file__).resolve().parents[2]
 ON = {"MOEWIRE_SGLANG": "1"}
 BACKENDS = ("mooncake", "deepep")
-NUM_LAYERS = 12  # as in sglang_jobs
+NUM_LAYERS, NUM_LAYERS_ON_CUDA = 12, 4  # as in sglang_jobs and sglang_cuda_jobs
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
@@ -77,7 +77,7 @@ def test_rows_and_results_on_cuda(
     """On the emulated device, which is torch's current one."""
     for answer in server.run(2, "sglang_cuda_jobs.layers", cuda_driver, backend, dtype, hook, **ON):
         assert answer["wrong"] == []
-        assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
+        assert answer["operations"] == [NUM_LAYERS_ON_CUDA] * 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_rows_and_results_between_hosts(
     arguments = *job, backend, "fp8", True
     for answer in server.run(2, "host_jobs.remote", *arguments, **host_jobs.VARIABLES, **ON):
         assert answer["wrong"] == []
-        assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
+        assert answer["operations"] == [NUM_LAYERS_ON_CUDA if on_cuda else NUM_LAYERS] * 2
 
 
 @pytest.mark.parametrize("backend", ["deepep", pytest.param("mooncake", marks=pytest.mark.long)])

@@ -1,6 +1,6 @@
-"""vLLM's own tests of its tiers, as published: with its own tier, and with ours and a real store.
+"""vLLM's own tests of its tiers, as published: with ours and a real store, and with its own tier.
 
-The first says that the tests hold in this environment at all.
+The latter say, where the former fail, whether the tests hold in this environment at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILES = ("fs_tier", "async_lookup", "factory", "backpressure", "tiering_offloadi
 NUM_TESTS = 186
 NUM_ON_OURS = 26
 
-pytestmark = [pytest.mark.slow, pytest.mark.all]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def python() -> Path:
     return engine_venvs.python_of("vllm", own_torch=True)
 
 
+@pytest.mark.long
 def test_vllms_tiers(python: Path, tmp_path: Path) -> None:
     """Some need an extension that the wheel may lack; they are skipped without it."""
     names = [f"{TIERING}/test_{name}.py" for name in FILES]

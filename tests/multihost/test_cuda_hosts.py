@@ -22,8 +22,14 @@ def size_of(layout: str) -> int:
     return len(layout.replace("|", ""))
 
 
+# Four ranks of both kinds of neighbours are in test_results_between_namespaces, too.
 @pytest.mark.parametrize(
-    ("layout", "ring_bytes"), [("0|1", jobs_cuda.RING_BYTES), ("0|1|2", 0), ("01|23", 0)]
+    ("layout", "ring_bytes"),
+    [
+        ("0|1", jobs_cuda.RING_BYTES),
+        ("0|1|2", 0),
+        pytest.param("01|23", 0, marks=pytest.mark.long),
+    ],
 )
 def test_results_and_paths(team: Team, driver: str, layout: str, ring_bytes: int) -> None:
     size = size_of(layout)

@@ -340,12 +340,14 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 // TestWildWords overwrites random words under three ranks that run: no crash, no hang, no
 // panic. At most the owner of the memory is lost, and the others' results are right.
 func TestWildWords(t *testing.T) {
-	lasts := time.Minute
-	if os.Getenv("MOEWIRE_TEST_WILD") != "" {
+	lasts := 20 * time.Second
+	switch {
+	case os.Getenv("MOEWIRE_TEST_WILD") != "":
 		lasts = 5 * time.Minute // a mutant: the word that shows it may come late
-	}
-	if testing.Short() {
+	case testing.Short():
 		lasts = 3 * time.Second
+	case testenv.Long(t):
+		lasts = time.Minute
 	}
 	seed := testenv.Seed(t)
 	fmt.Printf("random words are overwritten from MOEWIRE_TEST_SEED=%d on\n", seed) // a crash has no other log
