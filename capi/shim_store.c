@@ -193,6 +193,12 @@ mw_status_t mw_store_server_reload(mw_store_server_t server)
 	return mwiStoreServerReload(server.id);
 }
 
+mw_status_t mw_store_server_drain(mw_store_server_t server, int64_t timeout_us)
+{
+	NOT_FORKED();
+	return mwiStoreServerDrain(server.id, timeout_us);
+}
+
 mw_status_t mw_store_server_close(mw_store_server_t server, int64_t timeout_us)
 {
 	NOT_FORKED();

@@ -180,28 +180,28 @@ func mwiStoreFlush(id uint64, timeoutUs int64) C.mw_status_t {
 	})
 }
 
-// storeReport is what mw_store_stats shows.
+// storeReport is what mw_store_stats shows. Its tags are the table of docs/observability.md.
 type storeReport struct {
-	Up          int                        `json:"servers_up"`
+	Up          int                        `json:"servers_up" help:"Servers that this client has a connection to now."`
 	Why         []string                   `json:"why_not,omitempty"`
-	Hits        uint64                     `json:"hits"`
-	Misses      uint64                     `json:"misses"`
-	BadTags     uint64                     `json:"bad_tags"`
-	Changed     uint64                     `json:"changed"`
-	TooSmall    uint64                     `json:"too_small"`
-	Late        uint64                     `json:"late"`
-	Unreachable uint64                     `json:"unreachable"`
-	Capped      uint64                     `json:"capped"`
-	Broken      uint64                     `json:"broken"`
-	Probes      uint64                     `json:"probes_failed"`
-	Refused     uint64                     `json:"refused"`
-	Moved       uint64                     `json:"moved"`
-	NotCached   uint64                     `json:"not_cached"`
-	Unreadable  uint64                     `json:"unreadable"`
-	Latched     uint64                     `json:"latched_to_tcp"`
-	Carriers    map[string]string          `json:"carriers"`
-	Replies     map[string]uint64          `json:"replies"`
-	Servers     map[string]json.RawMessage `json:"servers"`
+	Hits        uint64                     `json:"hits" help:"Keys of gets and lookups that were found, with the right bytes."`
+	Misses      uint64                     `json:"misses" help:"Those that were not there, or got no answer of a lookup."`
+	BadTags     uint64                     `json:"bad_tags" help:"Blocks whose bytes did not fit their tag: misses."`
+	Changed     uint64                     `json:"changed" help:"Those of them that are whole at their server: their connections were ended."`
+	TooSmall    uint64                     `json:"too_small" help:"Blocks for which the buffers had no room."`
+	Late        uint64                     `json:"late" help:"Keys of requests that made no progress until their deadline."`
+	Unreachable uint64                     `json:"unreachable" help:"Keys that were misses at once, because their server is known to be gone; other requests count one each."`
+	Capped      uint64                     `json:"capped" help:"Requests that this client refused at its own bound, or that waited there until their deadline."`
+	Broken      uint64                     `json:"broken" help:"Connections that ended, those of servers that hung too."`
+	Probes      uint64                     `json:"probes_failed" help:"Attempts to reach a server again that failed."`
+	Refused     uint64                     `json:"refused" help:"Attempts that a server refused: another key, clock or format, or with 'transport=\"shm\"' no memory."`
+	Moved       uint64                     `json:"moved" help:"Blocks that were not any more where they had been, and were sent."`
+	NotCached   uint64                     `json:"not_cached" help:"Blocks of files that were not in the page cache, and were sent: no reader waits for a disk."`
+	Unreadable  uint64                     `json:"unreadable" help:"Blocks that could not be read where they lie, and were sent."`
+	Latched     uint64                     `json:"latched_to_tcp" help:"Servers whose blocks come by TCP for good, because shared memory failed."`
+	Carriers    map[string]string          `json:"carriers" help:"What brings blocks of each server that there is: 'shm' or 'tcp'."`
+	Replies     map[string]uint64          `json:"replies" help:"Puts that were answered, and requests that were refused, by status."`
+	Servers     map[string]json.RawMessage `json:"servers" help:"What each server says of itself, as above; null without an answer."`
 }
 
 func reportOf(c *client.Client) storeReport {

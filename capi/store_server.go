@@ -33,6 +33,10 @@ type serverObject struct {
 	keys   *wire.Keyring
 	log    *lines
 	broken uatomic.Error
+
+	draining sync.Mutex
+	drained  bool
+	ended    error // what draining has returned
 }
 
 var servers = newTable[*serverObject]("store server")
@@ -255,6 +259,15 @@ func mwiStoreServerReload(id uint64) C.mw_status_t {
 	})
 }
 
+//export mwiStoreServerDrain
+func mwiStoreServerDrain(id uint64, timeoutUs int64) C.mw_status_t {
+	deadline, err := deadlineOf(timeoutUs)
+	if err != nil {
+		return report(err)
+	}
+	return onServer(id, func(o *serverObject) error { return o.drain(deadline) })
+}
+
 //export mwiStoreServerClose
 func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
 	deadline, err := deadlineOf(timeoutUs)
@@ -266,11 +279,25 @@ func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(nil, func() error {
-		o.Drain(deadline)
+		err := o.drain(deadline)
 		if o.http != nil {
 			o.http.Close()
 		}
-		o.keys.Close()
-		return o.store.Close()
+		return err
 	})
+}
+
+// storageTime is how long a storage may take to seal and flush what there is.
+const storageTime = 30 * time.Second
+
+// drain ends the server and then its storage. Its counts, its log and /metrics stay. Idempotent.
+func (o *serverObject) drain(deadline time.Time) error {
+	o.draining.Lock()
+	defer o.draining.Unlock()
+	if !o.drained {
+		o.drained = true
+		o.Drain(deadline)
+		o.ended = o.CloseStore(func() error { o.keys.Close(); return o.store.Close() }, storageTime)
+	}
+	return o.ended
 }

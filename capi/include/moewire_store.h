@@ -107,7 +107,8 @@ typedef struct {
  */
 mw_status_t mw_store_do(mw_store_t store, const mw_store_request_t *request, uint8_t *ok, int64_t *lengths);
 
-/* Begins a request. MW_ERR_WOULD_BLOCK: num_requests run; nothing has happened. */
+/* Begins a request. MW_ERR_WOULD_BLOCK: num_requests run, or were not drained;
+   nothing has happened. */
 mw_status_t mw_store_submit(mw_store_t store, const mw_store_request_t *request, uint64_t *id);
 
 typedef struct {
@@ -246,7 +247,16 @@ mw_status_t mw_store_server_reload(mw_store_server_t server);
 
 /*
  * Takes no more requests, lets those that run end for at most timeout_us (-1: no bound),
- * and closes the storage. The id is invalid afterwards.
+ * and closes the storage, which takes 30 s at most. Counts, log and /metrics stay until
+ * mw_store_server_close. MW_ERR_TIMEOUT: the disk does not answer; what was not flushed may
+ * be lost, and the folder stays in use as long as this process lives. A further call returns
+ * the same.
+ */
+mw_status_t mw_store_server_drain(mw_store_server_t server, int64_t timeout_us);
+
+/*
+ * Drains the server, unless that has been done, and ends the rest, whatever it returns. The
+ * id is invalid afterwards.
  */
 mw_status_t mw_store_server_close(mw_store_server_t server, int64_t timeout_us);
 

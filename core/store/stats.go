@@ -38,14 +38,14 @@ type Stats struct {
 	WouldBlock uint64 `json:"would_block" metric:"staging_full_total" help:"Puts to files while as much was being written as may be."`
 	Deletes    uint64 `json:"deletes" metric:"deleted_blocks_total" help:"Blocks that clients deleted."`
 
-	EvictedCold       uint64 `json:"evicted_cold" metric:"evicted_blocks_total,cause=cold" help:"Blocks that were evicted; cold: not used for longest."`
+	EvictedCold       uint64 `json:"evicted_cold" metric:"evicted_blocks_total,cause=cold" help:"Blocks that were evicted; cold: they were not used for longest."`
 	EvictedOrphans    uint64 `json:"evicted_orphans" metric:"evicted_blocks_total,cause=orphan" help:"Without the block before them in their chain."`
 	SegmentsReclaimed uint64 `json:"segments_reclaimed" metric:"reclaimed_segments_total" help:"Segments that were emptied to make room."`
 	MovedBytes        uint64 `json:"moved_bytes" metric:"moved_bytes_total" help:"Bytes that were written again when their segment was emptied."`
 
-	Spoiled     uint64 `json:"spoiled" metric:"spoiled_blocks_total" help:"Damaged blocks that were dropped."`
-	ReadErrors  uint64 `json:"read_errors" metric:"storage_errors_total,op=read" help:"Reads and writes of files that failed."`
-	WriteErrors uint64 `json:"write_errors" metric:"storage_errors_total,op=write" help:"Writes and flushes that failed."`
+	Spoiled     uint64 `json:"spoiled" metric:"spoiled_blocks_total" help:"Damaged blocks that were dropped, those of readers among them."`
+	ReadErrors  uint64 `json:"read_errors" metric:"storage_errors_total,op=read" help:"Calls of the storage that failed; read: those that read, also when it was opened."`
+	WriteErrors uint64 `json:"write_errors" metric:"storage_errors_total,op=write" help:"Those that write or flush."`
 	Flushes     uint64 `json:"flushes" metric:"flushes_total" help:"Flushes to the disk."`
 
 	Namespaces []NamespaceStats `json:"namespaces"`

@@ -742,6 +742,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_store_server_stats": (c_int32, (mw_store_server_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_store_server_log": (c_int32, (mw_store_server_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_store_server_reload": (c_int32, (mw_store_server_t,)),
+    "mw_store_server_drain": (c_int32, (mw_store_server_t, c_int64)),
     "mw_store_server_close": (c_int32, (mw_store_server_t, c_int64)),
 }
 

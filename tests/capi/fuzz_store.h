@@ -190,12 +190,13 @@ static mw_status_t call_store_server(void)
 	uint64_t len = UNTOUCHED, cap = rarely(4) ? below(sizeof text) : sizeof text;
 	mw_store_server_t s = rarely(16) ? (mw_store_server_t){some_id(&store_servers)} : store_server;
 	void *buf = rarely(64) ? NULL : text;
-	switch (below(6)) {
+	switch (below(7)) {
 	case 5: return mw_store_server_metrics(s, buf, cap, rarely(64) ? NULL : &len);
 	case 0: return mw_store_server_address(s, buf, cap, &len);
 	case 1: return mw_store_server_stats(s, buf, cap, rarely(64) ? NULL : &len);
 	case 2: return mw_store_server_log(s, buf, cap, &len);
 	case 3: return mw_store_server_reload(s);
+	case 4: return rarely(16) ? mw_store_server_drain((mw_store_server_t){strange64() << 20}, short_time()) : MW_OK;
 	default: return rarely(16) ? mw_store_server_close((mw_store_server_t){strange64() << 20}, short_time()) : MW_OK;
 	}
 }

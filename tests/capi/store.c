@@ -291,6 +291,11 @@ static void test_ends(mw_store_t s, mw_store_server_t server)
 	CHECK(len == 0);
 	STATUS(MW_OK, mw_store_server_reload(server)); /* keys that are fixed stay */
 	INVALID("timeout_us is -2", mw_store_server_close(server, -2));
+	INVALID("timeout_us is -2", mw_store_server_drain(server, -2));
+	STATUS(MW_OK, mw_store_server_drain(server, 1000000));
+	STATUS(MW_OK, mw_store_server_drain(server, 0));
+	STATUS(MW_OK, mw_store_server_stats(server, NULL, 0, &len));
+	STATUS(MW_OK, mw_store_server_log(server, log, sizeof log, &len));
 	STATUS(MW_OK, mw_store_server_close(server, 1000000));
 	SAYS(MW_ERR_HANDLE, "store server 1 was closed", mw_store_server_close(server, 0));
 	REFUSED(MW_ERR_HANDLE, mw_store_server_reload(server));

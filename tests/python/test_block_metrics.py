@@ -114,3 +114,17 @@ def test_the_command(tmp_path: Any) -> None:
     with Served(tmp_path, "--metrics", "127.0.0.1:0") as server:
         address = server.says("metrics at ").rpartition(" ")[2]
         assert scrape(address.removeprefix("http://").removesuffix("/metrics"))
+
+
+def test_a_server_that_is_drained_is_seen(served_keys: str) -> None:
+    """Counts, log and /metrics are there until the server is closed, not until it is drained."""
+    with Server(capacity_bytes=64 << 20, key_file=served_keys, metrics="127.0.0.1:0") as running:
+        with Client(running.address, namespace="m", key_file=served_keys) as client:
+            assert client.put("key", b"data")
+            running.drain(1_000_000)
+            running.drain(0)
+            assert not client.put("other", b"data")
+        assert scrape(running.metrics_address)["draining", frozenset()] == 1
+        assert running.stats()["store"]["puts"] == 1
+        assert running.log() == []
+    running.drain()  # of a server that is closed: nothing

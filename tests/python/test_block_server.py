@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ import pytest
 
 import moewire.errors as errors
 from harness.block_server import Served, run
-from moewire.store import Client, Namespace
+from moewire.store import Client, Namespace, _serve
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,39 @@ def test_what_an_operator_reads(tmp_path: Path) -> None:
         server.kill()
         server.start()
         assert "2 blocks with 0 MiB were found again in " in server.says("found again")
+
+
+class _Drains:
+    """A server that says something while it drains, and whose disk may not answer."""
+
+    def __init__(self, problem: Exception | None) -> None:
+        self.problem = problem
+        self.lines = ["before"]
+        self.taken = threading.Event()
+
+    def stats(self) -> dict[str, int]:
+        return {"requests_running": 3, "clients": 1}
+
+    def log(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        if "meanwhile" in lines:
+            self.taken.set()
+        return lines
+
+    def drain(self, timeout_us: int) -> None:
+        self.lines.append("meanwhile")
+        assert self.taken.wait(20), "it is passed on only afterwards"
+        self.lines.append("last")
+        if self.problem:
+            raise self.problem
+
+
+@pytest.mark.parametrize("problem", [None, errors.DeadlineError("the disk does not answer")])
+def test_what_is_logged_in_a_drain(
+    capsys: pytest.CaptureFixture[str], problem: Exception | None
+) -> None:
+    assert _serve._close(_Drains(problem), "file") == (problem is None)  # type: ignore[arg-type]
+    first, *lines, end = capsys.readouterr().err.splitlines()
+    assert first == "moewire store: draining: 3 requests of 1 clients"
+    assert lines == [f"moewire store: {line}" for line in ("before", "meanwhile", "last")]
+    assert ("the disk does not answer" if problem else "its files are sealed") in end

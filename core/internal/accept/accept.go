@@ -64,14 +64,15 @@ func (p *Pending[T]) Add(conn T) (crowded bool) {
 	return crowded
 }
 
-// Remove takes a connection off the list, which is its owner's then, if it is there.
-func (p *Pending[T]) Remove(conn T) {
+// Remove takes a connection off the list, which is its owner's then. It reports whether it was there, and not dropped.
+func (p *Pending[T]) Remove(conn T) (there bool) {
 	for i := range p.list {
 		if p.list[i].conn == conn {
 			p.take(i)
-			return
+			return true
 		}
 	}
+	return false
 }
 
 func (p *Pending[T]) take(i int) T {

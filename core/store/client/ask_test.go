@@ -109,6 +109,30 @@ func TestCap(t *testing.T) {
 	mustGet(t, c, "key", []byte("data"))
 }
 
+// Requests that have ended count until they are drained: so a client that never drains keeps no more of them than the cap.
+// Synchronous calls go on.
+func TestCapOfCompletions(t *testing.T) {
+	s, _ := serve(t)
+	c := dial(t, one(s), func(c *Config) { c.Requests = 4 })
+	ask := Request{Op: message.Exists, Keys: [][]byte{[]byte("key")}}
+	var err error
+	n := 0
+	for ; n < 100 && err == nil; n++ {
+		_, err = c.Submit(ask)
+		require.Eventually(t, func() bool { return c.places.Stats().Leased == 0 }, patience, time.Millisecond)
+	}
+	require.ErrorIs(t, err, ErrWouldBlock)
+	require.Equal(t, 5, n)
+	require.EqualValues(t, 1, c.counts.Capped.Load())
+	_, err = c.Do(ask)
+	require.NoError(t, err)
+	_, ok := c.Next()
+	require.True(t, ok)
+	_, err = c.Submit(ask)
+	require.NoError(t, err, "there is room again")
+	require.Eventually(t, func() bool { return len(c.Drain(nil)) > 0 }, patience, time.Millisecond)
+}
+
 // Completions come through Drain, and the descriptor is readable while there are some.
 func TestDrainCompletions(t *testing.T) {
 	s, _ := serve(t)

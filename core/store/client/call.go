@@ -131,7 +131,8 @@ func size(pieces [][]byte) (n int) {
 	return n
 }
 
-// Submit begins a request, or returns an error and does nothing.
+// Submit begins a request, or returns an error and does nothing: ErrWouldBlock if as many requests run, or were
+// submitted and not drained, as may.
 func (c *Client) Submit(r Request) (uint64, error) {
 	if err := c.check(&r); err != nil {
 		return 0, err
@@ -146,6 +147,11 @@ func (c *Client) Submit(r Request) (uint64, error) {
 		c.mu.Unlock()
 		_ = c.places.Put(place)
 		return 0, ErrClosed
+	}
+	if len(c.calls) >= c.cfg.Requests { // most of them have ended, and were not drained
+		c.mu.Unlock()
+		_ = c.places.Put(place)
+		return 0, c.busy()
 	}
 	c.nextID++
 	k.ID = c.nextID

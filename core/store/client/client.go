@@ -24,8 +24,8 @@ import (
 var (
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("the client is closed")
-	// ErrWouldBlock means that as many requests run as may. Nothing has happened.
-	ErrWouldBlock = errors.New("as many requests run as may")
+	// ErrWouldBlock means that as many requests run, or wait to be drained, as may. Nothing has happened.
+	ErrWouldBlock = errors.New("as many requests run, or wait to be drained, as may")
 	// ErrArgument is wrapped by errors that name an argument, what was given and what is allowed.
 	ErrArgument = errors.New("bad argument")
 	// ErrRefused means that a server does not take this client: another key, clock or format.
@@ -44,7 +44,7 @@ type Config struct {
 	Connect    time.Duration     // 2 s for a connection
 	ProbeMin   time.Duration     // 500 ms between the first probes of a server that is gone
 	ProbeMax   time.Duration     // 5 s between later ones
-	Requests   int               // 1024 at a time
+	Requests   int               // 1024 at a time, and submitted ones that were not drained
 	Carrier    Carrier           // what brings blocks: CarrierAuto
 	Warn       func(line string) // told once of a server that sends blocks by TCP though they could come better, or refuses for want of a right
 	Now        func() time.Time  // of handshakes; nil: time.Now

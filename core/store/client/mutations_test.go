@@ -27,6 +27,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"what is queued never completes", "link.go", "\tfor _, t := range l.queue {\n\t\tt.complete()\n\t}\n", ""},
 	{"more than was granted", "link.go", "|| len(l.running) >= int(l.opened.Contexts)) {", ") {"},
 	{"one more than the cap", "client.go", "Cap: cfg.Requests,", "Cap: cfg.Requests + 1,"},
+	{"completions without end", "call.go", "if len(c.calls) >= c.cfg.Requests {", "if false {"},
 	{"places are lost", "call.go", "\t_ = c.places.Put(k.place)\n\tif !k.sync {", "\tif !k.sync {"},
 	{"the last server has all", "hashing.go", "score > most", "score >= 0*most"},
 	{"the order of keys is lost", "call.go", "p.at = append(p.at, i)", "p.at = append(p.at, len(p.at))"},

@@ -54,6 +54,7 @@ type conn struct {
 	others  sync.WaitGroup // what else makes replies
 	judging sync.Mutex     // one complaint at a time
 	lost    atomic.Bool    // nothing reads replies
+	noted   atomic.Bool    // its end was counted
 
 	writing sync.Mutex // out, and the following
 	out     *stream.Writer
@@ -139,9 +140,9 @@ func (c *conn) report(err error) {
 	c.server.cfg.Log(err.Error())
 }
 
-// note counts why a connection ended.
+// note counts why a connection ended, the first cause of its reader and its writer.
 func (c *conn) note(err error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, stream.ErrStopped) {
+	if errors.Is(err, io.EOF) || errors.Is(err, stream.ErrStopped) || c.noted.Swap(true) {
 		return
 	}
 	c.server.counters.Lost.Add(1)
@@ -275,8 +276,8 @@ func (c *conn) send(r reply, flush bool) {
 	}
 	if err != nil {
 		c.broken = true
+		c.note(err) // before the reader notes that the connection was closed
 		_ = c.nc.Close()
-		c.note(err)
 	}
 }
 

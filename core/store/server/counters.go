@@ -13,17 +13,17 @@ import (
 type Counters struct {
 	Accepted metrics.Counter `json:"accepted" metric:"connections_total" help:"Connections that were taken."`
 
-	Crowded         metrics.Counter `json:"crowded" metric:"connections_refused_total,cause=crowded" help:"Those that did not become clients."`
-	Unauthenticated metrics.Counter `json:"unauthenticated" metric:"connections_refused_total,cause=unauthenticated" help:"Handshakes that failed."`
-	OtherVersion    metrics.Counter `json:"other_version" metric:"other_version_clients_total" help:"Those of them with the key."`
-	TooManyClients  metrics.Counter `json:"too_many_clients" metric:"connections_refused_total,cause=too_many_clients" help:"Clients beyond the bound."`
+	Crowded         metrics.Counter `json:"crowded" metric:"connections_refused_total,cause=crowded" help:"Connections that did not become clients; crowded: too many others wanted to at the same time."`
+	Unauthenticated metrics.Counter `json:"unauthenticated" metric:"connections_refused_total,cause=unauthenticated" help:"Those whose handshake failed, ended early or took too long."`
+	OtherVersion    metrics.Counter `json:"other_version" metric:"other_version_clients_total" help:"Those of them that have the key and speak another format."`
+	TooManyClients  metrics.Counter `json:"too_many_clients" metric:"connections_refused_total,cause=too_many_clients" help:"Those that had the key when there were as many clients as may be."`
 	AcceptFailed    metrics.Counter `json:"accept_failed" metric:"accept_failures_total" help:"Times that the system gave no connection, for want of descriptors as a rule."`
-	Lost            metrics.Counter `json:"lost" metric:"connections_lost_total" help:"Clients whose connection broke."`
+	Lost            metrics.Counter `json:"lost" metric:"connections_lost_total" help:"Clients whose connection broke, or did not go on in time."`
 	Idle            metrics.Counter `json:"idle" metric:"connections_idle_total" help:"Those of the lost that did not read or write on."`
 
 	Hits     metrics.Counter `json:"hits" metric:"hits_total" help:"Keys of gets and lookups that were found."`
 	Misses   metrics.Counter `json:"misses" metric:"misses_total" help:"Keys of gets and lookups that were not found."`
-	BytesIn  metrics.Counter `json:"bytes_in" metric:"received_bytes_total" help:"Bytes of blocks that clients wrote."`
+	BytesIn  metrics.Counter `json:"bytes_in" metric:"received_bytes_total" help:"Bytes of blocks that came, also of those whose tag was wrong."`
 	BytesOut metrics.Counter `json:"bytes_out" metric:"sent_bytes_total" help:"Bytes of blocks that clients were sent, or read where they lie."`
 
 	Singles metrics.Counter `json:"single_requests" metric:"single_requests_total" help:"Signed requests outside of sessions that were genuine."`
@@ -31,12 +31,12 @@ type Counters struct {
 	Denied  metrics.Counter `json:"denied" metric:"denied_requests_total" help:"Requests that were refused because their key has no right to them."`
 	Revoked metrics.Counter `json:"revoked" metric:"connections_revoked_total" help:"Those of the lost whose key, or its rights, are no more in the key file."`
 
-	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many run as may."`
+	Capped       metrics.Counter `json:"capped" metric:"capped_requests_total" help:"Requests that were refused because as many of their connection run as may."`
 	Expired      metrics.Counter `json:"expired" metric:"expired_handles_total" help:"Leases and unfinished blocks whose time was over."`
-	BadPuts      metrics.Counter `json:"bad_puts" metric:"integrity_failures_total,found=put" help:"Blocks whose bytes do not fit their tag."`
-	BadReads     metrics.Counter `json:"bad_reads" metric:"integrity_failures_total,found=read" help:"Those of which a reader says so."`
-	Changed      metrics.Counter `json:"changed" metric:"changed_reads_total" help:"Those that readers found changed, and that are whole here."`
-	ReadFailed   metrics.Counter `json:"read_failed" metric:"read_failures_total" help:"Blocks that the storage did not read: misses."`
+	BadPuts      metrics.Counter `json:"bad_puts" metric:"integrity_failures_total,found=put" help:"Blocks whose bytes do not fit their tag; put: they came so, and were refused."`
+	BadReads     metrics.Counter `json:"bad_reads" metric:"integrity_failures_total,found=read" help:"Those of which a reader said so, that do not fit here either, and were dropped."`
+	Changed      metrics.Counter `json:"changed" metric:"changed_reads_total" help:"Blocks of which a reader said so, and that are whole here."`
+	ReadFailed   metrics.Counter `json:"read_failed" metric:"read_failures_total" help:"Reads of the storage that failed while blocks were sent or looked at: misses."`
 	UnknownCodes metrics.Counter `json:"unknown_codes" metric:"unknown_requests_total" help:"Requests with a code that there is not."`
 
 	requests [message.NumCodes]metrics.Counter
@@ -70,15 +70,15 @@ func (s *Server) Refusals() *wire.Counters { return &s.refusals }
 type Stats struct {
 	Started  float64                    `json:"started_s" metric:"start_time_seconds" help:"When the server began to listen, seconds since 1970."`
 	Storage  uint8                      `json:"storage" metric:"storage" help:"1: memory, 2: files, 3: files without the cache."`
-	Clients  int                        `json:"clients" metric:"clients" help:"Connections of clients now."`
-	Running  int                        `json:"requests_running" metric:"running_requests" help:"Requests that are not answered yet."`
+	Clients  int                        `json:"clients" metric:"clients" help:"Sessions of clients now."`
+	Running  int                        `json:"requests_running" metric:"running_requests" help:"Requests of sessions that are not answered yet."`
 	Draining int                        `json:"draining" metric:"draining" help:"1: the server takes no more requests."`
 	Counts   *Counters                  `json:"counts"` // they go on counting
-	Requests map[string]uint64          `json:"requests" metric:"requests_total,code" help:"Requests that came."`
-	Replies  map[string]uint64          `json:"replies" metric:"replies_total,status" help:"Requests that were answered; those for several keys as a whole."`
-	Puts     map[string]uint64          `json:"refused_puts" metric:"refused_puts_total,cause" help:"Blocks that were not stored, by the status of the answer."`
+	Requests map[string]uint64          `json:"requests" metric:"requests_total,code" help:"Requests that came over sessions."`
+	Replies  map[string]uint64          `json:"replies" metric:"replies_total,status" help:"Requests of sessions that were answered, also those that were refused at once; those for several keys as a whole."`
+	Puts     map[string]uint64          `json:"refused_puts" metric:"refused_puts_total,cause" help:"Blocks of sessions that were not stored, by the status of the answer."`
 	Refused  map[string]uint64          `json:"refused_frames" metric:"refused_frames_total,reason" help:"Handshakes and messages that were refused, by reason."`
-	Latency  map[string]metrics.Latency `json:"latency" metric:"request_duration_seconds,code" help:"Time from the head of a request to the end of its answer."`
+	Latency  map[string]metrics.Latency `json:"latency" metric:"request_duration_seconds,code" help:"Time from the head of a request to the end of its answer; without requests that were refused because as many run as may."`
 	Store    any                        `json:"store,omitempty"`
 }
 

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,38 @@ func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 		t.Fatal("it waits for the flush")
 	}
 	s.Close()
+}
+
+// A put that a hung disk holds keeps neither Drain nor Close beyond their time. The store is closed when it has let go.
+func TestCloseDoesNotWaitForAPut(t *testing.T) {
+	holds := make(chan struct{})
+	s, engine := serve(t, func(c *server.Config) {
+		c.Store.(*servertest.Engine).Holds, c.End = holds, 20*time.Millisecond
+	})
+	r := open(t, s)
+	said, payload := r.put("key", []byte("data"))
+	r.say(message.Put, said, payload)
+	require.Eventually(t, func() bool { open, _, _ := engine.Counts(); return open == 1 }, 20*time.Second, time.Millisecond)
+	done := make(chan struct{})
+	go func() { s.Drain(time.Now().Add(20 * time.Millisecond)); s.Close(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the disk")
+	}
+	closed := make(chan int, 1)
+	err := s.CloseStore(func() error { open, _, _ := engine.Counts(); closed <- open; return nil }, 20*time.Millisecond)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorContains(t, err, "its disk does not answer")
+	require.Empty(t, closed, "it is being called")
+	close(holds)
+	select {
+	case open := <-closed:
+		require.Zero(t, open)
+	case <-time.After(20 * time.Second):
+		t.Error("the store stays open")
+	}
+	require.NoError(t, s.CloseStore(func() error { return nil }, time.Minute))
 }
 
 // full is an engine that has no room for namespaces.

@@ -37,6 +37,7 @@ type Config struct {
 	Idle       time.Duration // 10 s without a byte, in a message or while the client does not read
 	Total      time.Duration // 60 s for a message, or a flush
 	Hold       time.Duration // 30 s that a handle lives unless its client wants less
+	End        time.Duration // 2 s that Close waits for calls of the store
 	Stats      func() any    // of the engine, for clients that ask; may be nil
 	Log        func(line string)
 	Now        func() time.Time // of handshakes; nil: time.Now
@@ -54,7 +55,13 @@ func (c *Config) fill() {
 	for _, d := range []struct {
 		at    *time.Duration
 		value time.Duration
-	}{{&c.Handshake, 2 * time.Second}, {&c.Idle, 10 * time.Second}, {&c.Total, time.Minute}, {&c.Hold, 30 * time.Second}} {
+	}{
+		{&c.Handshake, 2 * time.Second},
+		{&c.Idle, 10 * time.Second},
+		{&c.Total, time.Minute},
+		{&c.Hold, 30 * time.Second},
+		{&c.End, 2 * time.Second},
+	} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}
@@ -75,7 +82,7 @@ func (c *Config) check() error {
 		return errors.New("server: Keys is nil; there is no mode without keys")
 	case c.MaxClients < 0, c.MaxPending < 0, c.Contexts < 0:
 		return errors.New("server: a bound is negative; allowed: 0, the default, and more")
-	case c.Handshake < 0, c.Idle < 0, c.Total < 0, c.Hold < 0:
+	case c.Handshake < 0, c.Idle < 0, c.Total < 0, c.Hold < 0, c.End < 0:
 		return errors.New("server: a time is negative; allowed: 0, the default, and more")
 	}
 	return nil
@@ -92,6 +99,7 @@ type Server struct {
 	refusals wire.Counters
 	signed   *wire.Singles // nil: none
 	ended    sync.WaitGroup
+	over     chan struct{} // closed when nothing of the server runs any more
 
 	refused, crowded, starved, lost, unshared rare // events to be logged
 
@@ -112,7 +120,7 @@ func Listen(cfg Config) (*Server, error) {
 	cfg.fill()
 	s := &Server{
 		cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, singles: map[*single]struct{}{},
-		closed: make(chan struct{}), cut: make(chan struct{}),
+		closed: make(chan struct{}), cut: make(chan struct{}), over: make(chan struct{}),
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
@@ -125,6 +133,7 @@ func Listen(cfg Config) (*Server, error) {
 	s.pending = accept.NewPending(cfg.MaxPending, cfg.Handshake, func(c net.Conn) { _ = c.Close() })
 	s.start("store: listener", s.take)
 	s.start("store: handles", s.sweep)
+	s.awaitEnd()
 	return s, nil
 }
 
@@ -209,7 +218,7 @@ func (s *Server) welcome(nc net.Conn) {
 	reading := s.cfg.Keys.Reading()
 	session, err := stream.HandshakeAfter(first, nc, wire.RoleServer, s.wire, deadline)
 	s.mu.Lock()
-	s.pending.Remove(nc)
+	there := s.pending.Remove(nc)
 	full := len(s.conns) >= s.cfg.MaxClients
 	var c *conn
 	if err == nil && !full && !s.closing {
@@ -217,7 +226,9 @@ func (s *Server) welcome(nc net.Conn) {
 	}
 	if c == nil {
 		s.mu.Unlock()
-		s.reject(nc, err, full)
+		if there { // else it has made room for another one, and was counted
+			s.reject(nc, err, full)
+		}
 		return
 	}
 	s.conns[c] = struct{}{}
@@ -278,60 +289,4 @@ func (s *Server) all() []*conn {
 		list = append(list, c)
 	}
 	return list
-}
-
-// Drain takes no more connections and no more requests, lets those that run end, and closes
-// the server; at the deadline it does so in any case.
-func (s *Server) Drain(deadline time.Time) {
-	s.shut()
-	for _, c := range s.all() {
-		c.in.Stop()
-	}
-	done := make(chan struct{})
-	safego.Go("store: drain", func() { s.ended.Wait(); close(done) }, nil)
-	select {
-	case <-done:
-	case <-time.After(time.Until(deadline)):
-	}
-	s.Close()
-}
-
-// shut ends the listener, and what is not authenticated.
-func (s *Server) shut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return
-	}
-	s.closing = true
-	close(s.closed)
-	_ = s.listener.Close()
-	s.pending.Close()
-	for c := range s.singles {
-		if c.waits {
-			_ = c.nc.SetReadDeadline(time.Unix(1, 0))
-		}
-	}
-}
-
-// Close ends all connections and waits for them, but not for flushes: what the store has begun ends with the
-// store, or at its deadline. Idempotent.
-func (s *Server) Close() {
-	s.shut()
-	s.cutOff()
-	for _, c := range s.all() {
-		_ = c.nc.Close()
-	}
-	s.closeSingles()
-	s.ended.Wait()
-}
-
-func (s *Server) cutOff() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.cut:
-	default:
-		close(s.cut)
-	}
 }

@@ -157,6 +157,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		return s.Counters().Idle.Load() == 1 && s.Stats().Clients == 1
 	}, 30*time.Second, time.Millisecond)
 	quiet(t, engine)
+	require.EqualValues(t, 1, s.Counters().Lost.Load(), "its writer and its reader have failed, and it is one")
 	require.Zero(t, s.Stats().Running)
 }
 
@@ -209,6 +210,7 @@ func TestUnknownClients(t *testing.T) {
 	_, err := idle[0].Read(make([]byte, 1))
 	require.Error(t, err)
 	open(t, s).exists("a")
+	require.Zero(t, s.Counters().Unauthenticated.Load(), "each is refused for one cause")
 }
 
 func TestHandshakeHasADeadline(t *testing.T) {

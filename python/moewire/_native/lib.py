@@ -110,6 +110,7 @@ class Library:
     store_server_stats: Callable[..., int]
     store_server_log: Callable[..., int]
     store_server_reload: Callable[..., int]
+    store_server_drain: Callable[..., int]
     store_server_close: Callable[..., int]
 
     def __init__(self, path: Path) -> None:

@@ -66,7 +66,11 @@ def write_key(path: str, text: str) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT. SIGHUP reads the keys again."""
+    """Serves until SIGTERM or SIGINT. SIGHUP reads the keys again.
+
+    Returns:
+        The exit status: 1 if the storage could not be closed.
+    """
     if options.new_key and options.key_file:
         raise refuse("--new-key, --key-file", "both", "one of them")
     capacity = size_of(options.capacity)
@@ -89,11 +93,12 @@ def main(options: argparse.Namespace) -> int:
             with suppress(OSError):
                 os.unlink(options.new_key)
         raise
-    with server:
-        _serve(server, options, capacity)
-        _close(server, options.storage)
+    _serve(server, options, capacity)
+    closed = _close(server, options.storage)
+    with suppress(MoewireError):  # it was said
+        server.close()
     print("moewire store: ended", flush=True)
-    return 0
+    return 0 if closed else 1
 
 
 def _serve(server: Server, options: argparse.Namespace, capacity: int) -> None:
@@ -129,14 +134,31 @@ def _say(line: str) -> None:
     print(f"moewire store: {line}", file=sys.stderr, flush=True)
 
 
-def _close(server: Server, storage: str) -> None:
-    """Lets requests end that run, and says so."""
+def _close(server: Server, storage: str) -> bool:
+    """Lets requests end that run, and says so. Lines of the log are passed on meanwhile.
+
+    Returns:
+        Whether the storage was closed.
+    """
     said, begun = server.stats(), time.monotonic()
     _say(f"draining: {said['requests_running']} requests of {said['clients']} clients")
+    problem: list[Exception] = []
+    draining = threading.Thread(target=_drain, args=(server, problem))
+    draining.start()
+    while draining.is_alive():
+        draining.join(_LOOK_S)
+        _pass_on(server)
     _pass_on(server)
-    server.close(_DRAIN_US)
-    sealed = "its files are sealed" if storage == "file" else "its blocks are gone"
-    _say(f"drained after {time.monotonic() - begun:.1f} s: {sealed}")
+    done = "its files are sealed" if storage == "file" else "its blocks are gone"
+    _say(f"drained after {time.monotonic() - begun:.1f} s: {problem[0] if problem else done}")
+    return not problem
+
+
+def _drain(server: Server, problem: list[Exception]) -> None:
+    try:
+        server.drain(_DRAIN_US)
+    except Exception as error:
+        problem.append(error)
 
 
 def _reload(server: Server) -> None:

@@ -136,11 +136,31 @@ class Server:
         """
         _names.check(self._lib, self._lib.store_server_reload(self._id), NAMES)
 
-    def close(self, timeout_us: int = 10_000_000) -> None:
-        """Takes no more requests, lets those that run end, and closes the storage. Idempotent.
+    def drain(self, timeout_us: int = 10_000_000) -> None:
+        """Takes no more requests, lets those that run end, and closes the storage.
+
+        ``stats``, ``log`` and ``/metrics`` stay until ``close``; other threads may call them
+        meanwhile. Idempotent.
 
         Args:
-            timeout_us: how long they may run.
+            timeout_us: how long they may run. The storage then has 30 s.
+
+        Raises:
+            DeadlineError: its disk does not answer. What was not flushed may be lost, and the
+                folder stays in use as long as this process lives.
+        """
+        timeout = integer("timeout_us", timeout_us, 0, (1 << 62))
+        if not self._closed and not self._lib.forked:
+            self._lib.check(self._lib.store_server_drain(self._id, timeout))
+
+    def close(self, timeout_us: int = 10_000_000) -> None:
+        """Drains the server, unless that was done, and ends it. Idempotent.
+
+        Args:
+            timeout_us: as for ``drain``.
+
+        Raises:
+            DeadlineError: as ``drain``; the server is closed all the same.
         """
         timeout = integer("timeout_us", timeout_us, 0, (1 << 62))
         if self._closed or self._lib.forked:

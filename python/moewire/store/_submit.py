@@ -159,7 +159,8 @@ class Submitting:
             The id of its ``Completion``.
 
         Raises:
-            WouldBlockError: as many requests run as may; nothing has happened.
+            WouldBlockError: as many requests run, or were not drained, as may; nothing has
+                happened.
         """
         return self._submit(self._put(keys, buffers, parent, timeout_us))
 
@@ -175,7 +176,8 @@ class Submitting:
             The id of its ``Completion``.
 
         Raises:
-            WouldBlockError: as many requests run as may; nothing has happened.
+            WouldBlockError: as many requests run, or were not drained, as may; nothing has
+                happened.
         """
         return self._submit(self._get(keys, buffers, timeout_us))
 
@@ -189,7 +191,8 @@ class Submitting:
             The id of its ``Completion``.
 
         Raises:
-            WouldBlockError: as many requests run as may; nothing has happened.
+            WouldBlockError: as many requests run, or were not drained, as may; nothing has
+                happened.
         """
         return self._submit_keys(abi.MW_STORE_EXISTS, keys, timeout_us)
 
@@ -203,7 +206,8 @@ class Submitting:
             The id of its ``Completion``.
 
         Raises:
-            WouldBlockError: as many requests run as may; nothing has happened.
+            WouldBlockError: as many requests run, or were not drained, as may; nothing has
+                happened.
         """
         return self._submit_keys(abi.MW_STORE_DELETE, keys, timeout_us)
 

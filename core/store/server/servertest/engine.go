@@ -22,6 +22,7 @@ type Engine struct {
 	OnRead   func(off int64) error // before bytes are read of the disk; nil: nothing
 	FlushFor time.Duration
 	Stuck    chan struct{} // a flush waits for it, whatever its deadline; nil: none does
+	Holds    chan struct{} // a commit waits for it; nil: none does
 	Scan     int           // how many keys a list looks at; 0: all
 	Look     func()        // is called by Exists, if not nil
 
@@ -128,7 +129,12 @@ type writing struct {
 
 func (w *writing) Buffer() []byte { return w.buf }
 
-func (w *writing) Commit() error { return w.end(true) }
+func (w *writing) Commit() error {
+	if w.engine.Holds != nil {
+		<-w.engine.Holds
+	}
+	return w.end(true)
+}
 
 func (w *writing) Abort() { _ = w.end(false) }
 
