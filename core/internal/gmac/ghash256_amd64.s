@@ -31,6 +31,16 @@ GLOBL poly2<>(SB), RODATA|NOPTR, $16
 	VPXOR   Y5, Y11, Y11 \
 	VPXOR   Y6, Y12, Y12
 
+// MORETO is MORE, which also stores the blocks as they were loaded, R8 bytes behind where they lie.
+#define MORETO(at) \
+	VMOVDQU at(DX), Y1   \
+	VMOVDQU Y1, at(DX)(R8*1) \
+	VPSHUFB Y15, Y1, Y1  \
+	PRODUCTS(at)         \
+	VPXOR   Y4, Y10, Y10 \
+	VPXOR   Y5, Y11, Y11 \
+	VPXOR   Y6, Y12, Y12
+
 // ADD adds the two lanes of a register to its first one.
 #define ADD(y, x) \
 	VEXTRACTI128 $1, y, X4 \
@@ -118,6 +128,55 @@ block:
 	JMP        block
 
 end:
+	VMOVDQU X0, (DI)
+	VZEROUPPER
+	RET
+
+// func ghashCopy256(sum *[16]byte, k *keys, to, p *byte, n int)
+TEXT ·ghashCopy256(SB), NOSPLIT, $0-40
+	MOVQ    sum+0(FP), DI
+	MOVQ    k+8(FP), SI
+	MOVQ    to+16(FP), R8
+	MOVQ    p+24(FP), DX
+	MOVQ    n+32(FP), CX
+	SUBQ    DX, R8
+	VMOVDQU (DI), X0
+	VMOVDQU reverse2<>(SB), Y15
+	VMOVDQU poly2<>(SB), X14
+
+copy:
+	VMOVDQU (DX), Y1
+	VMOVDQU Y1, (DX)(R8*1)
+	VPSHUFB Y15, Y1, Y1
+	VPXOR   Y0, Y1, Y1
+	PRODUCTS(0)
+	VMOVDQA Y4, Y10
+	VMOVDQA Y5, Y11
+	VMOVDQA Y6, Y12
+	MORETO(32)
+	MORETO(64)
+	MORETO(96)
+	MORETO(128)
+	MORETO(160)
+	MORETO(192)
+	MORETO(224)
+	MORETO(256)
+	MORETO(288)
+	MORETO(320)
+	MORETO(352)
+	MORETO(384)
+	MORETO(416)
+	MORETO(448)
+	MORETO(480)
+	VPXOR   Y10, Y12, Y12
+	VPXOR   Y11, Y12, Y12
+	ADD(Y10, X10)
+	ADD(Y11, X11)
+	ADD(Y12, X12)
+	REDUCE
+	ADDQ    $512, DX
+	SUBQ    $512, CX
+	JNE     copy
 	VMOVDQU X0, (DI)
 	VZEROUPPER
 	RET

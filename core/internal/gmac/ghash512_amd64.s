@@ -29,6 +29,18 @@ GLOBL poly<>(SB), RODATA|NOPTR, $16
 	VPXORQ    Z16, Z12, Z12 \
 	VPXORQ    Z17, Z13, Z13
 
+// MORETO is MORE, which also stores the blocks as they were loaded, R8 bytes behind where they lie.
+#define MORETO(at) \
+	VMOVDQU64 at(DX), Z1  \
+	VMOVDQU64 at(SI), Z5  \
+	VMOVDQU64 Z1, at(DX)(R8*1) \
+	VPSHUFB   Z31, Z1, Z1 \
+	MULTIPLY              \
+	VPXORQ    Z14, Z10, Z10 \
+	VPXORQ    Z15, Z11, Z11 \
+	VPXORQ    Z16, Z12, Z12 \
+	VPXORQ    Z17, Z13, Z13
+
 // ADD adds the four lanes of a register to its first one.
 #define ADD(z, y, x) \
 	VEXTRACTI64X4 $1, z, Y18     \
@@ -111,6 +123,48 @@ block:
 	JMP  block
 
 end:
+	VMOVDQU64 X0, (DI)
+	VZEROUPPER
+	RET
+
+// func ghashCopy512(sum *[16]byte, k *keys, to, p *byte, n int)
+TEXT ·ghashCopy512(SB), NOSPLIT, $0-40
+	MOVQ sum+0(FP), DI
+	MOVQ k+8(FP), SI
+	MOVQ to+16(FP), R8
+	MOVQ p+24(FP), DX
+	MOVQ n+32(FP), CX
+	SUBQ DX, R8
+	VMOVDQU64 (DI), X0
+	VBROADCASTI32X4 reverse<>(SB), Z31
+	VMOVDQU64 poly<>(SB), X30
+
+copy:
+	VMOVDQU64 (DX), Z1
+	VMOVDQU64 (SI), Z5
+	VMOVDQU64 Z1, (DX)(R8*1)
+	VPSHUFB   Z31, Z1, Z1
+	VPXORQ    Z0, Z1, Z1
+	VPCLMULQDQ $0x00, Z5, Z1, Z10
+	VPCLMULQDQ $0x11, Z5, Z1, Z11
+	VPCLMULQDQ $0x01, Z5, Z1, Z12
+	VPCLMULQDQ $0x10, Z5, Z1, Z13
+	MORETO(64)
+	MORETO(128)
+	MORETO(192)
+	MORETO(256)
+	MORETO(320)
+	MORETO(384)
+	MORETO(448)
+	VPXORQ Z13, Z12, Z12
+	VPXORQ Z13, Z13, Z13
+	ADD(Z10, Y10, X10)
+	ADD(Z11, Y11, X11)
+	ADD(Z12, Y12, X12)
+	REDUCE
+	ADDQ $512, DX
+	SUBQ $512, CX
+	JNE  copy
 	VMOVDQU64 X0, (DI)
 	VZEROUPPER
 	RET

@@ -17,8 +17,24 @@ func ghash(sum *[16]byte, k *keys, p *byte, n int) {
 	}
 }
 
+// ghashCopy is ghash, n a multiple of 512 and not 0, and copies the bytes to where to is: each is loaded once, so that
+// the sum is of what was stored, also if another one changes p meanwhile.
+func ghashCopy(sum *[16]byte, k *keys, to, p *byte, n int) {
+	if multiplyBytes == 64 {
+		ghashCopy512(sum, k, to, p, n)
+	} else {
+		ghashCopy256(sum, k, to, p, n)
+	}
+}
+
 //go:noescape
 func ghash512(sum *[16]byte, k *keys, p *byte, n int)
 
 //go:noescape
 func ghash256(sum *[16]byte, k *keys, p *byte, n int)
+
+//go:noescape
+func ghashCopy512(sum *[16]byte, k *keys, to, p *byte, n int)
+
+//go:noescape
+func ghashCopy256(sum *[16]byte, k *keys, to, p *byte, n int)

@@ -88,14 +88,19 @@ func timesX(e *[TagBytes]byte) {
 // seen: with both of them others could be forged. Where tags stay hidden, in a hash under a
 // second key, they tell nothing.
 func (m *MAC) Tag(tag *[TagBytes]byte, nonce *[NonceBytes]byte, p []byte) {
+	m.sum = [TagBytes]byte{}
+	m.tag(tag, nonce, p, 0)
+}
+
+// tag writes the tag of p, of which so many bytes, whole blocks, are in the sum already.
+func (m *MAC) tag(tag *[TagBytes]byte, nonce *[NonceBytes]byte, p []byte, done int) {
 	if m.aead != nil {
 		m.aead.Seal(tag[:0], nonce[:], nil, p)
 		return
 	}
-	m.sum = [TagBytes]byte{}
 	whole := len(p) &^ (TagBytes - 1)
-	if whole > 0 {
-		ghash(&m.sum, &m.keys, &p[0], whole)
+	if whole > done {
+		ghash(&m.sum, &m.keys, &p[done], whole-done)
 	}
 	m.finish(p[whole:], len(p))
 	copy(m.mask[:], nonce[:])
@@ -104,6 +109,21 @@ func (m *MAC) Tag(tag *[TagBytes]byte, nonce *[NonceBytes]byte, p []byte) {
 	for i := range tag {
 		tag[i] = m.sum[TagBytes-1-i] ^ m.mask[i]
 	}
+}
+
+// TagCopy copies src to dst, which has its length and is elsewhere, and writes the tag of what is in dst then: src may be
+// memory that another one changes. It takes little longer than the slower one of copy and Tag.
+func (m *MAC) TagCopy(tag *[TagBytes]byte, nonce *[NonceBytes]byte, dst, src []byte) {
+	m.sum = [TagBytes]byte{}
+	done := 0
+	if m.aead == nil {
+		done = len(src) &^ (numPowers*TagBytes - 1)
+	}
+	if done > 0 {
+		ghashCopy(&m.sum, &m.keys, &dst[:done][0], &src[0], done)
+	}
+	copy(dst[done:], src[done:])
+	m.tag(tag, nonce, dst, done)
 }
 
 // finish adds what is less than a block, with zeros, and the number of bits.

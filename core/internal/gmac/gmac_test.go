@@ -1,6 +1,7 @@
 package gmac
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"fmt"
@@ -64,7 +65,13 @@ func againstStandard(t *testing.T, fast bool) {
 		require.Equal(t, fast, m.aead == nil)
 		for _, m := range []*MAC{m, m, m.Clone()} {
 			m.Tag(&tag, &nonce, p)
-			require.Equal(t, standard(t, key[:]).Seal(nil, nonce[:], nil, p), tag[:], "%d bytes", n)
+			want := standard(t, key[:]).Seal(nil, nonce[:], nil, p)
+			require.Equal(t, want, tag[:], "%d bytes", n)
+			to := make([]byte, n+200)
+			m.TagCopy(&tag, &nonce, to[i%100:][:n], p)
+			require.Equal(t, want, tag[:], "a copy of %d bytes", n)
+			require.True(t, bytes.Equal(p, to[i%100:][:n]))
+			require.Equal(t, make([]byte, 200), append(to[:i%100:i%100], to[i%100+n:]...), "nothing but them")
 		}
 	}
 }

@@ -6,12 +6,14 @@ import (
 	"io"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
+	"github.com/moewire/moewire/core/store/tag"
 	"github.com/moewire/moewire/core/wire"
 )
 
-// copyBytes is how much of a block is copied before it is tagged: it is in the cache then.
+// copyBytes is how much of a block is copied at a time: it is in the cache when it is tagged.
 const copyBytes = 64 << 10
 
 // errArena means that the server's arena cannot be read.
@@ -73,10 +75,9 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 		left -= len(p)
 		for len(p) > 0 {
 			n := min(len(p), copyBytes)
-			if err := l.view.Read(place, p[:n]); err != nil {
+			if err := take(l.view, place, p[:n], l.checker); err != nil {
 				return fateBad, l.unreadable(err)
 			}
-			l.checker.Write(p[:n])
 			l.wrote.Store(stream.Now()) // what runs goes on
 			p, place = p[n:], place+int64(n)
 		}
@@ -86,6 +87,23 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 		return fateBad, nil
 	}
 	return fateGood, nil
+}
+
+// take fills p with the bytes of a block from a place on, and gives them to its tagger. The tag is of what is in p then,
+// not of the arena, which changes.
+func take(v *local.View, place int64, p []byte, t *tag.Tagger) error {
+	if !v.Mapped() {
+		if err := v.Read(place, p); err != nil {
+			return err
+		}
+		t.Write(p)
+		return nil
+	}
+	there, err := v.Bytes(place, len(p))
+	if err == nil {
+		t.Copy(p, there)
+	}
+	return err
 }
 
 // unreadable counts why a block could not be read where it lies: it is to be sent. Where that says something of the

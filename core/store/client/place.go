@@ -58,11 +58,10 @@ func (l *Lease) copyTo(pieces [][]byte) bool {
 	for _, p := range pieces {
 		for p = p[:min(len(p), left)]; len(p) > 0; {
 			n := min(len(p), copyBytes)
-			if err := l.view.Read(at, p[:n]); err != nil {
+			if err := take(l.view, at, p[:n], tagger); err != nil {
 				l.unreadable(err)
 				return false
 			}
-			tagger.Write(p[:n])
 			p, at, left = p[n:], at+int64(n), left-n
 		}
 	}

@@ -133,6 +133,20 @@ func (t *Tagger) Write(p []byte) {
 	}
 }
 
+// Copy copies src to dst, which has its length and is elsewhere, and takes what is in dst then as Write does: src may be
+// memory that another one changes.
+func (t *Tagger) Copy(dst, src []byte) {
+	for t.fill == 0 && len(src) >= ChunkBytes {
+		t.begin()
+		t.mac.TagCopy(&t.one, &t.nonce, dst[:ChunkBytes], src[:ChunkBytes])
+		t.end()
+		t.left -= ChunkBytes
+		dst, src = dst[ChunkBytes:], src[ChunkBytes:]
+	}
+	copy(dst, src)
+	t.Write(dst[:len(src)])
+}
+
 // keep copies what belongs to a chunk that is not complete in memory.
 func (t *Tagger) keep(p []byte) int {
 	n := copy(t.buf[t.fill:], p)
@@ -151,10 +165,19 @@ func (t *Tagger) flush() {
 }
 
 func (t *Tagger) add(chunk []byte) {
+	t.begin()
+	t.mac.Tag(&t.one, &t.nonce, chunk)
+	t.end()
+}
+
+// begin makes the nonce of a chunk, and end takes its tag.
+func (t *Tagger) begin() {
 	t.nonce = t.base
 	last := t.nonce[gmac.NonceBytes-4:]
 	binary.LittleEndian.PutUint32(last, binary.LittleEndian.Uint32(last)^t.chunk)
-	t.mac.Tag(&t.one, &t.nonce, chunk)
+}
+
+func (t *Tagger) end() {
 	t.sha.Write(t.one[:])
 	t.chunk++
 }

@@ -1,6 +1,7 @@
 package tag
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/sha256"
@@ -84,6 +85,30 @@ func TestTagOfPieces(t *testing.T) {
 		}
 		require.Equal(t, want, tagger.Of(key, block))
 		require.Equal(t, want, tagger.Tag(), "it may be asked again")
+	}
+}
+
+// A copy has the bytes and the tag of the block, however it is cut, also in pieces that are written and not copied.
+func TestTagOfCopies(t *testing.T) {
+	src := newRand(t)
+	tagger := New(ours, here)
+	for range 20 {
+		for _, size := range sizes {
+			key, block, to := noise(src, 9), noise(src, size), make([]byte, size)
+			tagger.Begin(key, size)
+			rest := to
+			for _, p := range cut(src, block) {
+				if src.IntN(4) == 0 {
+					copy(rest, p)
+					tagger.Write(rest[:len(p)])
+				} else {
+					tagger.Copy(rest[:len(p)], p)
+				}
+				rest = rest[len(p):]
+			}
+			require.Equal(t, reference(t, here, key, block), tagger.Tag())
+			require.True(t, bytes.Equal(block, to))
+		}
 	}
 }
 
