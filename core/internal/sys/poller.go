@@ -34,14 +34,8 @@ type PollEvents struct {
 
 // NewPoller makes an empty set.
 func NewPoller() (*Poller, error) {
-	if err := injected("epoll_create1"); err != nil {
-		return nil, wrap("epoll_create1", err)
-	}
-	raw, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, wrap("epoll_create1", err)
-	}
-	return &Poller{fd: newFD(raw)}, nil
+	fd, err := epollCreate()
+	return &Poller{fd: fd}, err
 }
 
 // Add reports edges of fd with token. A closed descriptor leaves by itself.
