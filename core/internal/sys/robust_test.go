@@ -57,7 +57,8 @@ func TestRobustListMarksWhatAThreadHeld(t *testing.T) {
 		t.Cleanup(l.pin.Unpin) // this thread ends without Close, on purpose
 	})
 	want := []bool{false, true, false, true, false}
-	for start := time.Now(); !OwnerDied(Word(page, 3*RobustBytes).Load()) && time.Since(start) < 5*time.Second; {
+	// The kernel marks the newest entry first, so the oldest one is the last.
+	for start := time.Now(); !OwnerDied(Word(page, 1*RobustBytes).Load()) && time.Since(start) < 5*time.Second; {
 		time.Sleep(time.Millisecond)
 	}
 	for i, marked := range want {
