@@ -31,12 +31,9 @@ type functions struct {
 	createSRQ, destroySRQ, createAH, destroyAH, toQPEx                    dl.Func // of DC alone
 }
 
-// Load opens the library: path if it is not empty, else by its soname.
-func Load(path string) (*Library, error) {
-	if path == "" {
-		path = Soname
-	}
-	lib, err := dl.Open(path)
+// Load opens the library by its soname.
+func Load() (*Library, error) {
+	lib, err := dl.Open(Soname)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,6 @@ import (
 // Config says how a device is opened. The zero value is ready: the nearest
 // device with an active port, and the defaults named below.
 type Config struct {
-	// Library is a path to load instead of libibverbs.so.1.
-	Library string
 	// Device is a device's name; empty: chosen among Devices.
 	Device string
 	// Port is the port's number from 1; 0: the first active one.
@@ -50,17 +48,13 @@ type Config struct {
 	RNRRetryCount int
 	RNRTimer      int
 
-	// TrafficClass and ServiceLevel mark this transport's packets.
+	// TrafficClass marks this transport's packets.
 	TrafficClass uint8
-	ServiceLevel uint8
 	// DC uses dynamically connected queue pairs between ports that both have
 	// them, and reliable connected ones elsewhere. Off by default: it never ran
 	// on a device. NumDCIs initiators serve all endpoints of a port; 0: 8.
 	DC      bool
 	NumDCIs int
-	// BusyWait makes Wait look at the completion queue without pause, which
-	// costs a processor and saves an interrupt per completion.
-	BusyWait bool
 }
 
 // The bounds of Config's fields.

@@ -13,18 +13,13 @@ import (
 func TestConformance(t *testing.T) {
 	one := func(c Config) (transport.Transport, error) { return New(c) }
 	group := func(c Config) (transport.Transport, error) { return NewGroup(c) }
-	for name, c := range map[string]struct {
-		busy bool
-		open func(c Config) (transport.Transport, error)
-	}{
-		"events": {false, one}, "busy": {true, one}, "group": {false, group}, "busy group": {true, group},
-	} {
+	for name, open := range map[string]func(c Config) (transport.Transport, error){"one": one, "group": group} {
 		t.Run(name, func(t *testing.T) {
-			config := Config{NumEndpoints: 40, SendDepth: 64, RecvDepth: 64, BusyWait: c.busy}
+			config := Config{NumEndpoints: 40, SendDepth: 64, RecvDepth: 64}
 			require.NoError(t, openDevice(t, config).Close()) // or skip
 			transporttest.RunTransport(t, transporttest.TransportHarness{
 				New: func(t testing.TB, n int) []transport.Transport {
-					return openSeveral(t, n, func() (transport.Transport, error) { return c.open(config) })
+					return openSeveral(t, n, func() (transport.Transport, error) { return open(config) })
 				},
 				Memory:          anonymous,
 				MaxRequestBytes: 1 << 20,

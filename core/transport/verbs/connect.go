@@ -122,7 +122,7 @@ func (e *endpoint) toError() error {
 // else by GID.
 func (e *endpoint) route(peer address) libibverbs.AHAttr {
 	t := e.owner
-	ah := libibverbs.AHAttr{PortNum: t.port, SL: t.config.ServiceLevel, DLID: peer.lid}
+	ah := libibverbs.AHAttr{PortNum: t.port, DLID: peer.lid}
 	sameSubnet := bytes.Equal(e.local.gid[:8], peer.gid[:8])
 	byLID := e.local.linkLayer == libibverbs.LinkInfiniBand && sameSubnet && !e.local.needsRoute && !peer.needsRoute
 	if !byLID {

@@ -73,7 +73,7 @@ type dcStep struct {
 // never moved to RTS, since it sends nothing by itself.
 func (t *Transport) targetSteps() []dcStep {
 	place, gid := t.here()
-	ah := libibverbs.AHAttr{PortNum: t.port, SL: t.config.ServiceLevel}
+	ah := libibverbs.AHAttr{PortNum: t.port}
 	if place.linkLayer == libibverbs.LinkEthernet || place.needsRoute {
 		ah.IsGlobal, ah.SGIDIndex, ah.HopLimit, ah.TrafficClass = 1, gid, hopLimit, t.config.TrafficClass
 	}

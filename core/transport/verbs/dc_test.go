@@ -25,7 +25,7 @@ func withMlx5(t *testing.T) {
 func TestDCIsDetected(t *testing.T) {
 	withMlx5(t)
 	f := newFake(t)
-	tr := f.open(Config{DC: true, NumDCIs: 2, RNRTimer: 5, TimeoutExponent: 10, RetryCount: 3, RNRRetryCount: 2, TrafficClass: 104, ServiceLevel: 3})
+	tr := f.open(Config{DC: true, NumDCIs: 2, RNRTimer: 5, TimeoutExponent: 10, RetryCount: 3, RNRRetryCount: 2, TrafficClass: 104})
 	require.Equal(t, "DC: used with ports that have it", tr.DC().String())
 	require.Len(t, f.dcQPs, 4, "those that were tried, and the initiators")
 	assert.Equal(t, f.dcQPs[1].attr, f.dcQPs[3].attr)
@@ -48,7 +48,7 @@ func TestDCIsDetected(t *testing.T) {
 	assert.Equal(t, []uint32{1 | 16 | 32 | 8, 1 | 128 | 256 | 32768}, []uint32{steps[0].mask, steps[1].mask})
 	assert.Equal(t, []uint32{1, 2}, []uint32{steps[0].attr.QPState, steps[1].attr.QPState})
 	assert.EqualValues(t, 5, steps[1].attr.MinRNRTimer)
-	assert.Equal(t, libibverbs.AHAttr{IsGlobal: 1, SGIDIndex: 3, HopLimit: 64, TrafficClass: 104, SL: 3, PortNum: 1}, steps[1].attr.AH)
+	assert.Equal(t, libibverbs.AHAttr{IsGlobal: 1, SGIDIndex: 3, HopLimit: 64, TrafficClass: 104, PortNum: 1}, steps[1].attr.AH)
 	steps = f.states[initiator.qp]
 	require.Len(t, steps, 3)
 	assert.Equal(t, []uint32{1 | 16 | 32, 1 | 256, 1 | 512 | 1024 | 2048 | 65536 | 8192}, []uint32{steps[0].mask, steps[1].mask, steps[2].mask})

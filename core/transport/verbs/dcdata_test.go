@@ -44,13 +44,13 @@ func (f *fakeLib) numAlive(kind string) (n int) {
 
 // TestDCRequests: what an initiator is told for each operation, and where to.
 func TestDCRequests(t *testing.T) {
-	f, tr := dcFake(t, Config{NumDCIs: 1, TrafficClass: 104, ServiceLevel: 3})
+	f, tr := dcFake(t, Config{NumDCIs: 1, TrafficClass: 104})
 	a, b := connected(t, tr, 8)
 	require.Equal(t, "fake0/1 (DC)", a.(*endpoint).Device())
 	require.Equal(t, 1+2, f.numAlive("qp"), "an initiator, two targets: the queue pairs to be connected are gone")
 	require.Equal(t, libibverbs.AHAttr{
 		DGID: [16]byte{0: 0xfe, 15: 3}, SGIDIndex: 3, HopLimit: 64, TrafficClass: 104,
-		DLID: 17, SL: 3, IsGlobal: 1, PortNum: 1,
+		DLID: 17, IsGlobal: 1, PortNum: 1,
 	}, f.ahs[0])
 	target := b.(*endpoint).local
 	assert.NotEqual(t, target.targetKey, a.(*endpoint).local.targetKey, "random")

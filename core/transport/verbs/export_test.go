@@ -57,7 +57,7 @@ func New(config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	lib, err := load(config.Library)
+	lib, err := load()
 	if err != nil {
 		return nil, err
 	}

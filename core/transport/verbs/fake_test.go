@@ -93,7 +93,7 @@ func TestStates(t *testing.T) {
 func testStates(t *testing.T, link uint8) {
 	f := newFake(t)
 	f.linkType = link
-	tr := f.open(Config{RetryCount: 3, RNRRetryCount: 2, RNRTimer: 5, TimeoutExponent: 10, TrafficClass: 104, ServiceLevel: 3})
+	tr := f.open(Config{RetryCount: 3, RNRRetryCount: 2, RNRTimer: 5, TimeoutExponent: 10, TrafficClass: 104})
 	e := newEndpoint(t, tr, 4).(*endpoint)
 	other := newEndpoint(t, tr, 4).(*endpoint)
 	assert.NotEqual(t, e.local.psn, other.local.psn, "random")
@@ -114,7 +114,7 @@ func testStates(t *testing.T, link uint8) {
 	assert.EqualValues(t, libibverbs.QPStateRTS, rts.QPState)
 	assert.EqualValues(t, e.local.psn, rts.SQPSN)
 	assert.EqualValues(t, []uint8{10, 3, 2, 5}, []uint8{rts.Timeout, rts.RetryCnt, rts.RNRRetry, rts.MaxRdAtomic})
-	want := libibverbs.AHAttr{DLID: 99, SL: 3, PortNum: 1}
+	want := libibverbs.AHAttr{DLID: 99, PortNum: 1}
 	if link == libibverbs.LinkEthernet {
 		want.DGID, want.SGIDIndex, want.HopLimit, want.TrafficClass, want.IsGlobal = peer.gid, 3, 64, 104, 1
 	}

@@ -73,7 +73,7 @@ func NewGroup(config Config) (*Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	lib, err := load(config.Library)
+	lib, err := load()
 	if err != nil {
 		return nil, err
 	}

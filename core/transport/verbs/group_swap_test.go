@@ -128,14 +128,18 @@ func TestPortThatFlickers(t *testing.T) {
 // that sleeps there does not see any more that there was something.
 func TestReadForAnEndpoint(t *testing.T) {
 	f, g := takingTurns(t)
-	rung := &g.members[0].tr.Load().wait.rung
-	for rung.Load() {
+	rung := func() bool {
+		ready, err := g.members[0].tr.Load().wait.poller.Wait(0)
+		require.NoError(t, err)
+		return ready&(1<<tokenBell) != 0
+	}
+	for rung() {
 		require.NoError(t, g.Wait(0))
 	}
 	swapHalf(f, g)
-	require.False(t, rung.Load())
+	require.False(t, rung())
 	groupEndpoint(t, g)
-	require.True(t, rung.Load())
+	require.True(t, rung())
 	require.Contains(t, groupEvents(g), transport.EventDeviceUp)
 }
 

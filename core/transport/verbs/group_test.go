@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"syscall"
@@ -203,20 +202,17 @@ func TestDeviceIsOpenedAgain(t *testing.T) {
 	require.Equal(t, "fake0/1 is usable again after 1 failures", g.Remarks())
 }
 
-const busyWait = "busy wait"
-
 // TestPortCannotBePolled: a port with a queue that cannot be asked is lost as a whole,
 // whichever call finds that out; what it had is returned, and others go on.
 func TestPortCannotBePolled(t *testing.T) {
-	wait := func(g *Group) error { return g.Wait(time.Minute) }
 	for name, find := range map[string]func(*Group) error{
 		"poll": func(g *Group) error { _, err := g.Poll(make([]transport.Completion, 4)); return err },
-		"wait": wait, busyWait: wait,
+		"wait": func(g *Group) error { return g.Wait(time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakes(t, 2)
 			f.devices[0].port = libibverbs.PortActive - 1 // so that the second one is opened first
-			g := f.group(Config{BusyWait: name == busyWait})
+			g := f.group(Config{})
 			other := groupEndpoint(t, g)
 			require.Equal(t, "fake1/1", other.Device())
 			f.devices[0].port = libibverbs.PortActive
@@ -246,31 +242,27 @@ func TestPortCannotBePolled(t *testing.T) {
 // TestOnlyPortCannotBePolled: the loss of the only port is not the end of the group,
 // whichever call finds it out; it is opened again.
 func TestOnlyPortCannotBePolled(t *testing.T) {
-	for name, busy := range map[string]bool{"one port": false, busyWait: true} {
-		t.Run(name, func(t *testing.T) {
-			f := newFakes(t, 1)
-			g := f.group(Config{BusyWait: busy})
-			a := groupEndpoint(t, g)
-			postRecv(t, a, transport.RecvRequest{ID: 1})
-			f.mute(0, true)
-			require.NoError(t, g.Wait(time.Minute))
-			var done [4]transport.Completion
-			n, err := g.Poll(done[:])
-			require.NoError(t, err)
-			require.Equal(t, []transport.Completion{{ID: 1, Endpoint: a.ID(), Op: transport.OpRecv, Status: transport.StatusFlushed}}, done[:n])
-			require.ElementsMatch(t, []transport.EventKind{transport.EventDeviceDown, transport.EventEndpointFailed}, groupEvents(g))
-			ready, err := g.members[0].tr.Load().beginWait()
-			require.False(t, ready)
-			require.NoError(t, err, "whoever waits would not sleep any more")
-			_, err = g.NewEndpoint(oneEach)
-			require.ErrorIs(t, err, transport.ErrNoResource, "something of it is left")
-			f.mute(0, false)
-			closeOnGroup(t, g, a)
-			require.Equal(t, "fake0/1", groupEndpoint(t, g).Device())
-			g.Wake()
-			require.NoError(t, g.Wait(time.Hour))
-		})
-	}
+	f := newFakes(t, 1)
+	g := f.group(Config{})
+	a := groupEndpoint(t, g)
+	postRecv(t, a, transport.RecvRequest{ID: 1})
+	f.mute(0, true)
+	require.NoError(t, g.Wait(time.Minute))
+	var done [4]transport.Completion
+	n, err := g.Poll(done[:])
+	require.NoError(t, err)
+	require.Equal(t, []transport.Completion{{ID: 1, Endpoint: a.ID(), Op: transport.OpRecv, Status: transport.StatusFlushed}}, done[:n])
+	require.ElementsMatch(t, []transport.EventKind{transport.EventDeviceDown, transport.EventEndpointFailed}, groupEvents(g))
+	ready, err := g.members[0].tr.Load().beginWait()
+	require.False(t, ready)
+	require.NoError(t, err, "whoever waits would not sleep any more")
+	_, err = g.NewEndpoint(oneEach)
+	require.ErrorIs(t, err, transport.ErrNoResource, "something of it is left")
+	f.mute(0, false)
+	closeOnGroup(t, g, a)
+	require.Equal(t, "fake0/1", groupEndpoint(t, g).Device())
+	g.Wake()
+	require.NoError(t, g.Wait(time.Hour))
 }
 
 // TestWaitWithoutPorts: a caller that waits while no port is open sleeps as long as it
@@ -395,42 +387,38 @@ func TestSecondPortDoesNotOpen(t *testing.T) {
 // TestGroupWaits: whatever port has something ends a Wait, and so does Wake,
 // also one that was opened during it.
 func TestGroupWaits(t *testing.T) {
-	for _, busy := range []bool{false, true} {
-		t.Run(fmt.Sprint(busy), func(t *testing.T) {
-			f := newFakes(t, 2)
-			g := f.group(Config{BusyWait: busy})
-			a := groupEndpoint(t, g)
-			opened := make(chan *endpoint)
-			waited := make(chan error)
-			go func() { waited <- g.Wait(time.Hour) }()
-			f.raiseOn(0, portDown)
-			require.NoError(t, <-waited)
-			groupEvents(g)
-			go func() { waited <- g.Wait(time.Hour) }()
-			go func() { e, _ := g.NewEndpoint(oneEach); opened <- e.(*endpoint) }()
-			b := <-opened
-			t.Cleanup(func() { closeOnGroup(t, g, b) })
-			require.NoError(t, <-waited, "it did not know the new one")
-			require.Equal(t, "fake1/1", b.Device())
-			for _, e := range []*endpoint{b, a} {
-				go func() { waited <- g.Wait(time.Hour) }()
-				postRecv(t, e, transport.RecvRequest{ID: 7})
-				if e == b {
-					f.finish(e.qp, libibverbs.WCSuccess)
-				}
-				require.NoError(t, <-waited)
-				for n := 0; n == 0; {
-					var done [1]transport.Completion
-					var err error
-					n, err = g.Poll(done[:])
-					require.NoError(t, err)
-				}
-			}
-			g.Wake()
-			require.NoError(t, g.Wait(time.Hour))
-			require.NoError(t, g.Wait(0))
-		})
+	f := newFakes(t, 2)
+	g := f.group(Config{})
+	a := groupEndpoint(t, g)
+	opened := make(chan *endpoint)
+	waited := make(chan error)
+	go func() { waited <- g.Wait(time.Hour) }()
+	f.raiseOn(0, portDown)
+	require.NoError(t, <-waited)
+	groupEvents(g)
+	go func() { waited <- g.Wait(time.Hour) }()
+	go func() { e, _ := g.NewEndpoint(oneEach); opened <- e.(*endpoint) }()
+	b := <-opened
+	t.Cleanup(func() { closeOnGroup(t, g, b) })
+	require.NoError(t, <-waited, "it did not know the new one")
+	require.Equal(t, "fake1/1", b.Device())
+	for _, e := range []*endpoint{b, a} {
+		go func() { waited <- g.Wait(time.Hour) }()
+		postRecv(t, e, transport.RecvRequest{ID: 7})
+		if e == b {
+			f.finish(e.qp, libibverbs.WCSuccess)
+		}
+		require.NoError(t, <-waited)
+		for n := 0; n == 0; {
+			var done [1]transport.Completion
+			var err error
+			n, err = g.Poll(done[:])
+			require.NoError(t, err)
+		}
 	}
+	g.Wake()
+	require.NoError(t, g.Wait(time.Hour))
+	require.NoError(t, g.Wait(0))
 }
 
 // TestPollEventsAllocatesNothing, nor asks the device, each time. (Polls do

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"errors"
-	"runtime"
 	"slices"
 	"time"
 
@@ -196,9 +195,6 @@ func (g *Group) waitForAll(open []*Transport, d time.Duration) error {
 	if num == 0 {
 		return nil // all were lost, and are being opened again
 	}
-	if g.config.BusyWait {
-		return g.spin(open, time.Now().Add(d))
-	}
 	for _, t := range open {
 		ready, err := t.beginWait()
 		if ready || err != nil {
@@ -214,20 +210,4 @@ func (g *Group) waitForAll(open []*Transport, d time.Duration) error {
 		}
 	}
 	return nil
-}
-
-// spin looks at all queues until there is something.
-func (g *Group) spin(open []*Transport, until time.Time) error {
-	for i := 0; ; i++ {
-		for _, t := range open {
-			seen, err := t.look(i%spinsPerLook == 0)
-			if seen || err != nil {
-				return g.survive(t, err)
-			}
-		}
-		if !time.Now().Before(until) {
-			return nil
-		}
-		runtime.Gosched()
-	}
 }

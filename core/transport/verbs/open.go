@@ -13,8 +13,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-func load(path string) (*libibverbs.Library, error) {
-	lib, err := libibverbs.Load(path)
+func load() (*libibverbs.Library, error) {
+	lib, err := libibverbs.Load()
 	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
 		return nil, fmt.Errorf("verbs: %w: %w", transport.ErrNotSupported, err)
 	}

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +28,6 @@ type waiter struct {
 
 	bellMu sync.RWMutex // held to ring the bell, and to take it away
 	bell   *sys.FD
-	rung   atomic.Bool // Wake was called since a Wait last returned for it
 }
 
 func (w *waiter) start(listener *libibverbs.Listener, channel, async int) (err error) {
@@ -66,7 +64,6 @@ func (w *waiter) ring() error {
 	if w.bell == nil {
 		return nil
 	}
-	w.rung.Store(true)
 	return sys.Signal(w.bell)
 }
 
@@ -89,9 +86,6 @@ func (t *Transport) Wait(d time.Duration) error {
 	w := &t.wait
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if t.config.BusyWait {
-		return t.spin(d)
-	}
 	if ready, err := t.beginWait(); ready || err != nil {
 		return err
 	}
@@ -143,7 +137,6 @@ func (t *Transport) woken(ready uint32) error {
 		t.takeEvents()
 	}
 	if ready&(1<<tokenBell) != 0 {
-		t.wait.rung.Store(false)
 		return sys.Unsignal(t.wait.bell)
 	}
 	return nil
@@ -176,45 +169,6 @@ func (t *Transport) takeCompletionEvents() {
 		t.poll.armed = false
 		t.poll.mu.Unlock()
 	}
-}
-
-// spinsPerLook is how often spin looks at the queue before it looks at the
-// descriptors, which costs a system call.
-const spinsPerLook = 256
-
-// spin looks at the queue until there is something.
-func (t *Transport) spin(d time.Duration) error {
-	until := time.Now().Add(d)
-	for i := 0; ; i++ {
-		if seen, err := t.look(i%spinsPerLook == 0); seen || err != nil {
-			return err
-		}
-		if !time.Now().Before(until) {
-			return nil
-		}
-		runtime.Gosched()
-	}
-}
-
-// look looks at the queue once, and at the descriptors, too, if it is told to.
-func (t *Transport) look(further bool) (seen bool, err error) {
-	if err := t.unplugged(); err != nil {
-		return false, err
-	}
-	t.poll.mu.Lock()
-	seen, err = t.find()
-	t.unlockPoll()
-	if seen || err != nil || t.events.waiting() {
-		return true, err
-	}
-	if !further && !t.wait.rung.Load() {
-		return false, nil
-	}
-	ready, err := t.wait.poller.Wait(0)
-	if err != nil || ready != 0 {
-		return true, firstError(err, t.woken(ready))
-	}
-	return false, nil
 }
 
 func firstError(errs ...error) error {
