@@ -1,8 +1,6 @@
 package cudaipc
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -77,8 +75,7 @@ func (c *memDesc) marshal() []byte {
 	b = append(b, c.handle[:]...)
 	b = le.AppendUint16(b, uint16(len(c.socket)))
 	b = append(append(b, c.socket...), make([]byte, maxName-len(c.socket))...)
-	sum := sha256.Sum256(b)
-	return append(b, sum[:8]...)
+	return domain.AppendChecksum(b)
 }
 
 var errForm = errors.New("its memory descriptor cannot be read")
@@ -97,8 +94,7 @@ func parseMemDesc(b []byte, rank, numRanks int) (*memDesc, error) {
 		return nil, bad("it does not begin with %q", memDescMagic)
 	case le.Uint16(b[4:]) != memDescVersion:
 		return nil, bad("format version %d, this library reads version %d", le.Uint16(b[4:]), memDescVersion)
-	}
-	if sum := sha256.Sum256(b[:memDescBytes-8]); !bytes.Equal(sum[:8], b[memDescBytes-8:]) {
+	case !domain.HasChecksum(b):
 		return nil, bad("checksum differs")
 	}
 	c := &memDesc{

@@ -324,8 +324,8 @@ func TestBadMetadata(t *testing.T) {
 		{other(func(c *Config) { c.Shm.NumRanks++ }), "number of ranks"},
 		{other(func(c *Config) { c.Shm.ControlBytes += 8 }), "control region"},
 		{other(func(c *Config) { c.Shm.Rank = 0 }), "is the metadata of rank 0"},
-		{append(good, 0), "expected"},
-		{good[:len(good)-1], "expected"},
+		{append(good, 0), "1 trailing bytes"},
+		{good[:len(good)-1], "truncated"},
 		{[]byte("x"), "truncated"},
 	} {
 		_, err := own.Reconnect([][]byte{own.Metadata(), c.metadata}, time.Second)
@@ -345,7 +345,7 @@ func TestBadMetadata(t *testing.T) {
 }
 
 func FuzzMetadata(f *testing.F) {
-	f.Add([]byte(metadataMagic))
+	f.Add([]byte(metadataFormat.Magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		i, err := ParseMetadata(b)
 		if err == nil {

@@ -2,9 +2,7 @@ package multihost
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -35,12 +33,11 @@ import (
 //	68     address as text, that metadata
 //	       first 8 bytes of the SHA-256 of everything before
 const (
-	metadataMagic   = "MWMX"
-	metadataVersion = 3
 	metadataFixed   = 68
-	checksumBytes   = 8
 	maxAddressBytes = 64
 )
+
+var metadataFormat = domain.Format{Magic: "MWMX", Version: 3, LeastBytes: metadataFixed + domain.ChecksumBytes}
 
 // Info is what a rank says about itself.
 type Info struct {
@@ -87,11 +84,8 @@ func (i *Info) marshal() []byte {
 	if i.Addr.IsValid() {
 		addr = []byte(i.Addr.String())
 	}
-	total := metadataFixed + len(addr) + len(i.local) + checksumBytes
-	b := append(make([]byte, 0, total), metadataMagic...)
-	b = le.AppendUint16(b, metadataVersion)
-	b = le.AppendUint16(b, uint16(total))
-	b = append(b, i.host.boot[:]...)
+	total := metadataFixed + len(addr) + len(i.local) + domain.ChecksumBytes
+	b := append(metadataFormat.Begin(total), i.host.boot[:]...)
 	b = le.AppendUint64(b, i.host.network)
 	b = le.AppendUint32(b, i.host.user)
 	b = append(b, byte(i.Setting), 0)
@@ -106,24 +100,19 @@ func (i *Info) marshal() []byte {
 	b = le.AppendUint16(b, i.Liveness)
 	b = append(b, byte(i.Protection), 0)
 	b = append(append(b, addr...), i.local...)
-	return append(b, checksum(b)...)
-}
-
-func checksum(b []byte) []byte {
-	sum := sha256.Sum256(b)
-	return sum[:checksumBytes]
+	return domain.AppendChecksum(b)
 }
 
 // ParseMetadata reads what Listener.Metadata wrote, perhaps on another rank.
 // Every error wraps domain.ErrMetadata.
 func ParseMetadata(b []byte) (Info, error) {
-	if err := checkFrame(b); err != nil {
+	if err := metadataFormat.Check(b); err != nil {
 		return Info{}, err
 	}
 	le := binary.LittleEndian
 	addr, local := int(le.Uint16(b[60:])), int(le.Uint16(b[62:]))
-	if addr > maxAddressBytes || metadataFixed+addr+local+checksumBytes != len(b) {
-		return Info{}, bad("lengths %d and %d do not fit the total of %d bytes", addr, local, len(b))
+	if addr > maxAddressBytes || metadataFixed+addr+local+domain.ChecksumBytes != len(b) {
+		return Info{}, domain.BadMetadata("lengths %d and %d do not fit the total of %d bytes", addr, local, len(b))
 	}
 	i := Info{
 		host:     host{boot: [16]byte(b[8:]), network: le.Uint64(b[24:]), user: le.Uint32(b[32:])},
@@ -136,7 +125,7 @@ func ParseMetadata(b []byte) (Info, error) {
 		local: bytes.Clone(b[metadataFixed+addr : metadataFixed+addr+local]),
 	}
 	if i.Setting >= numSettings || b[37] > 1 || i.id == (wire.PeerID{}) || i.Bound == 0 || b[67] != 0 {
-		return Info{}, bad("setting %d, survivor %d, or a field that is 0", b[36], b[37])
+		return Info{}, domain.BadMetadata("setting %d, survivor %d, or a field that is 0", b[36], b[37])
 	}
 	return i, i.parseRest(string(b[metadataFixed : metadataFixed+addr]))
 }
@@ -145,36 +134,14 @@ func ParseMetadata(b []byte) (Info, error) {
 func (i *Info) parseRest(addr string) (err error) {
 	if addr != "" {
 		if i.Addr, err = netip.ParseAddrPort(addr); err != nil || i.Addr.String() != addr {
-			return bad("address %q", addr)
+			return domain.BadMetadata("address %q", addr)
 		}
 	}
 	if i.Shm, err = shm.ParseMetadata(i.local); err != nil {
 		return err
 	}
 	if i.Shm.Survivor != i.Survivor {
-		return bad("a survivor in one part only")
+		return domain.BadMetadata("a survivor in one part only")
 	}
 	return nil
-}
-
-func checkFrame(b []byte) error {
-	le := binary.LittleEndian
-	switch {
-	case len(b) < metadataFixed+checksumBytes:
-		return bad("truncated: %d bytes, at least %d expected", len(b), metadataFixed+checksumBytes)
-	case string(b[:4]) != metadataMagic:
-		return bad("it does not begin with %q: not made by this library", metadataMagic)
-	case le.Uint16(b[4:]) != metadataVersion:
-		return bad("format version %d, this library reads version %d", le.Uint16(b[4:]), metadataVersion)
-	case int(le.Uint16(b[6:])) != len(b):
-		return bad("%d bytes, %d expected", len(b), le.Uint16(b[6:]))
-	}
-	if body := len(b) - checksumBytes; !bytes.Equal(checksum(b[:body]), b[body:]) {
-		return bad("checksum differs: the bytes were altered")
-	}
-	return nil
-}
-
-func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", domain.ErrMetadata, fmt.Sprintf(format, args...))
 }

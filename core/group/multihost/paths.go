@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -87,7 +88,7 @@ func parseAll(all [][]byte, own *Info) (*participants, error) {
 		}
 	}
 	if !r.present.Has(r.self) || r.infos[r.self].id != own.id {
-		return nil, fmt.Errorf("rank %d: %w", r.self, bad("own entry is not what Metadata returned"))
+		return nil, fmt.Errorf("rank %d: %w", r.self, domain.BadMetadata("own entry is not what Metadata returned"))
 	}
 	return r, nil
 }
@@ -98,7 +99,7 @@ func (i *Info) agrees(rank int, own *Info) error {
 	}
 	switch {
 	case i.Shm.Rank != rank:
-		return bad("entry %d is the metadata of rank %d", rank, i.Shm.Rank)
+		return domain.BadMetadata("entry %d is the metadata of rank %d", rank, i.Shm.Rank)
 	case i.Shm.NumRanks != own.Shm.NumRanks:
 		return differ("number of ranks", i.Shm.NumRanks, own.Shm.NumRanks)
 	case i.Shm.ABIVersion != own.Shm.ABIVersion:
@@ -118,7 +119,7 @@ func (i *Info) agrees(rank int, own *Info) error {
 func (r *participants) add(rank int, info, own *Info) error {
 	for first := range rank {
 		if r.present.Has(first) && r.infos[first].id == info.id {
-			return bad("id is that of rank %d too", first)
+			return domain.BadMetadata("id is that of rank %d too", first)
 		}
 	}
 	r.infos[rank] = *info

@@ -2,9 +2,7 @@ package shm
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -28,14 +26,13 @@ import (
 //	70     params, name
 //	       first 8 bytes of the SHA-256 of everything before
 const (
-	metadataMagic   = "MWSH"
-	metadataVersion = 2
-	metadataFixed   = 70
-	checksumBytes   = 8
-	nonceBytes      = 16
-	maxParamsBytes  = 256
-	maxNameBytes    = 100 // an abstract name has at most 107
+	metadataFixed  = 70
+	nonceBytes     = 16
+	maxParamsBytes = 256
+	maxNameBytes   = 100 // an abstract name has at most 107
 )
+
+var metadataFormat = domain.Format{Magic: "MWSH", Version: 2, LeastBytes: metadataFixed + domain.ChecksumBytes}
 
 // Info is what a rank says about itself.
 type Info struct {
@@ -61,12 +58,8 @@ type Info struct {
 // marshal trusts its receiver, which Open has checked.
 func (i *Info) marshal() []byte {
 	le := binary.LittleEndian
-	total := metadataFixed + len(i.Params) + len(i.Socket) + checksumBytes
-	b := make([]byte, 0, total)
-	b = append(b, metadataMagic...)
-	b = le.AppendUint16(b, metadataVersion)
-	b = le.AppendUint16(b, uint16(total))
-	b = le.AppendUint32(b, i.ABIVersion)
+	total := metadataFixed + len(i.Params) + len(i.Socket) + domain.ChecksumBytes
+	b := le.AppendUint32(metadataFormat.Begin(total), i.ABIVersion)
 	b = le.AppendUint32(b, uint32(i.Rank))
 	b = le.AppendUint32(b, uint32(i.NumRanks))
 	b = le.AppendUint32(b, uint32(i.PID))
@@ -76,7 +69,7 @@ func (i *Info) marshal() []byte {
 	b = le.AppendUint16(b, uint16(len(i.Params)))
 	b = le.AppendUint16(b, uint16(len(i.Socket)))
 	b = append(append(b, i.Params...), i.Socket...)
-	return append(b, checksum(b)...)
+	return domain.AppendChecksum(b)
 }
 
 func boolByte(b bool) byte {
@@ -86,25 +79,20 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-func checksum(b []byte) []byte {
-	sum := sha256.Sum256(b)
-	return sum[:checksumBytes]
-}
-
 // ParseMetadata reads what Listener.Metadata wrote, perhaps on another rank.
 // It accepts exactly the bytes that marshal writes; every error wraps
 // domain.ErrMetadata. The result does not alias b.
 func ParseMetadata(b []byte) (Info, error) {
-	if err := checkFrame(b); err != nil {
+	if err := metadataFormat.Check(b); err != nil {
 		return Info{}, err
 	}
 	le := binary.LittleEndian
 	params, name := int(le.Uint16(b[66:])), int(le.Uint16(b[68:]))
 	if b[64] > 1 || b[65] != 0 {
-		return Info{}, bad("survivor is %d", le.Uint16(b[64:]))
+		return Info{}, domain.BadMetadata("survivor is %d", le.Uint16(b[64:]))
 	}
-	if metadataFixed+params+name+checksumBytes != len(b) {
-		return Info{}, bad("lengths of params (%d) and socket name (%d) do not fit the total of %d bytes", params, name, len(b))
+	if metadataFixed+params+name+domain.ChecksumBytes != len(b) {
+		return Info{}, domain.BadMetadata("lengths of params (%d) and socket name (%d) do not fit the total of %d bytes", params, name, len(b))
 	}
 	i := Info{
 		ABIVersion:   le.Uint32(b[8:]),
@@ -121,47 +109,19 @@ func ParseMetadata(b []byte) (Info, error) {
 	return i, i.check()
 }
 
-// checkFrame checks what does not depend on the fields' meaning, the version
-// first: another version may have another length field or checksum.
-func checkFrame(b []byte) error {
-	le := binary.LittleEndian
-	switch {
-	case len(b) < metadataFixed+checksumBytes:
-		return bad("truncated: %d bytes, at least %d expected", len(b), metadataFixed+checksumBytes)
-	case string(b[:4]) != metadataMagic:
-		return bad("it does not begin with %q: not made by this library", metadataMagic)
-	case le.Uint16(b[4:]) != metadataVersion:
-		return bad("format version %d, this library reads version %d", le.Uint16(b[4:]), metadataVersion)
-	}
-	switch total := int(le.Uint16(b[6:])); {
-	case len(b) < total:
-		return bad("truncated: %d of %d bytes", len(b), total)
-	case len(b) > total:
-		return bad("%d trailing bytes after %d", len(b)-total, total)
-	}
-	if body := len(b) - checksumBytes; !bytes.Equal(checksum(b[:body]), b[body:]) {
-		return bad("checksum differs: the bytes were altered")
-	}
-	return nil
-}
-
 // check refuses values that no Listener can have.
 func (i *Info) check() error {
 	switch {
 	case i.NumRanks < 1 || i.NumRanks > rankset.MaxRanks:
-		return bad("number of ranks is %d, 1 to %d are possible", i.NumRanks, rankset.MaxRanks)
+		return domain.BadMetadata("number of ranks is %d, 1 to %d are possible", i.NumRanks, rankset.MaxRanks)
 	case i.Rank < 0 || i.Rank >= i.NumRanks:
-		return bad("rank %d of %d", i.Rank, i.NumRanks)
+		return domain.BadMetadata("rank %d of %d", i.Rank, i.NumRanks)
 	case i.ControlBytes < 1 || i.ControlBytes > maxSegmentBytes || i.ControlBytes%8 != 0:
-		return bad("control region of %d bytes: a positive multiple of 8 is needed", i.ControlBytes)
+		return domain.BadMetadata("control region of %d bytes: a positive multiple of 8 is needed", i.ControlBytes)
 	case len(i.Params) > maxParamsBytes:
-		return bad("params of %d bytes, at most %d are possible", len(i.Params), maxParamsBytes)
+		return domain.BadMetadata("params of %d bytes, at most %d are possible", len(i.Params), maxParamsBytes)
 	case len(i.Socket) < 1 || len(i.Socket) > maxNameBytes:
-		return bad("socket name of %d bytes", len(i.Socket))
+		return domain.BadMetadata("socket name of %d bytes", len(i.Socket))
 	}
 	return nil
-}
-
-func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", domain.ErrMetadata, fmt.Sprintf(format, args...))
 }

@@ -31,8 +31,8 @@ func TestMetadataRoundTrip(t *testing.T) {
 
 // resum replaces the checksum, to reach the checks behind it.
 func resum(b []byte) []byte {
-	body := b[:len(b)-checksumBytes]
-	return append(bytes.Clone(body), checksum(body)...)
+	body := b[:len(b)-domain.ChecksumBytes]
+	return domain.AppendChecksum(bytes.Clone(body))
 }
 
 func TestParseMetadataErrors(t *testing.T) {
@@ -91,7 +91,7 @@ func FuzzParseMetadata(f *testing.F) {
 	f.Add(info.marshal())
 	f.Add(info.marshal()[:30])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > checksumBytes { // else the checksum hides everything
+		if len(b) > domain.ChecksumBytes { // else the checksum hides everything
 			if _, err := ParseMetadata(resum(b)); err == nil {
 				b = resum(b)
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -57,7 +58,7 @@ func parseAll(all [][]byte, own *Info) (*participants, error) {
 		}
 	}
 	if !bytes.Equal(all[own.Rank], own.marshal()) {
-		return nil, fmt.Errorf("rank %d: %w", own.Rank, bad("own entry is not what Metadata returned: absent, or an earlier or another listener's"))
+		return nil, fmt.Errorf("rank %d: %w", own.Rank, domain.BadMetadata("own entry is not what Metadata returned: absent, or an earlier or another listener's"))
 	}
 	return r, nil
 }
@@ -74,9 +75,9 @@ func (r *participants) add(rank int, metadata []byte, own *Info) error {
 		switch {
 		case !r.has(first):
 		case info.Nonce == r.infos[first].Nonce:
-			return bad("nonce is that of rank %d too", first)
+			return domain.BadMetadata("nonce is that of rank %d too", first)
 		case info.Identity == r.infos[first].Identity:
-			return bad("identity is that of rank %d too", first)
+			return domain.BadMetadata("identity is that of rank %d too", first)
 		}
 	}
 	r.infos[rank] = info
@@ -93,7 +94,7 @@ func (i *Info) agrees(index int, own *Info) error {
 	case i.ABIVersion != own.ABIVersion:
 		return differ("ABI version", i.ABIVersion, own.ABIVersion)
 	case i.Rank != index:
-		return bad("entry %d is the metadata of rank %d", index, i.Rank)
+		return domain.BadMetadata("entry %d is the metadata of rank %d", index, i.Rank)
 	case i.NumRanks != own.NumRanks:
 		return differ("number of ranks", i.NumRanks, own.NumRanks)
 	case i.ControlBytes != own.ControlBytes:

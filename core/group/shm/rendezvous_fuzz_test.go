@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 	"time"
+
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // aloneOfTwo is rank 0 of two, of which rank 1 does not come.
@@ -54,7 +56,7 @@ func FuzzReconnect(f *testing.F) {
 	dom.Control(0).Word(8).Store(4711)
 	members, present := dom.Members().Load(), dom.Present()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > checksumBytes { // else the checksum hides everything
+		if len(b) > domain.ChecksumBytes { // else the checksum hides everything
 			b = resum(b)
 		}
 		begin := time.Now()
