@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	uatomic "go.uber.org/atomic"
-
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/limits"
@@ -18,37 +16,16 @@ import (
 // buffer is a mw_buffer_t.
 type buffer struct {
 	*node.Buffer
+	poisonable
 	id       uint64
 	tensors  tensors
-	broken   uatomic.Error
 	memories memories
 }
 
 var buffers = newTable[*buffer]("buffer")
 
-// onBuffer runs an exported function that works on a buffer, as guard does.
-func onBuffer(id uint64, f func(b *buffer) error) (status C.mw_status_t) {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			status = hurt(b, r)
-		}
-	}()
-	if err := b.poisoned(); err != nil {
-		return report(err)
-	}
-	return report(f(b))
-}
-
-func (b *buffer) poisoned() error {
-	return b.broken.Load()
-}
-
 func (b *buffer) poison(err error) {
-	b.broken.CompareAndSwap(nil, err)
+	b.poisonable.poison(err)
 	b.Abandon(err)
 }
 
@@ -76,7 +53,7 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 
 //export mwiBufferMetadata
 func mwiBufferMetadata(id uint64, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error { return copyOut(b.Metadata(), buf, size, length) })
+	return on(buffers, id, func(b *buffer) error { return copyOut(b.Metadata(), buf, size, length) })
 }
 
 // copyOut writes data and its length, or only the length if buf is NULL.

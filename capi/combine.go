@@ -23,7 +23,7 @@ var combines = sync.Pool{New: func() any { return new(combine) }}
 
 //export mwiBufferCombine
 func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error { return b.combine(a, opID) })
+	return on(buffers, id, func(b *buffer) error { return b.combine(a, opID) })
 }
 
 func (b *buffer) combine(a *C.mw_combine_args_t, opID *C.uint64_t) error {
@@ -104,7 +104,7 @@ func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 
 //export mwiCombineBuffer
 func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error {
+	return on(buffers, id, func(b *buffer) error {
 		slice, err := micros("timeout_us", timeoutUs)
 		if err != nil {
 			return err
@@ -115,7 +115,7 @@ func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C
 
 //export mwiCombineBufferOn
 func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error {
+	return on(buffers, id, func(b *buffer) error {
 		if err := b.tensors.streams(); err != nil {
 			return err // whatever the handle
 		}
@@ -149,10 +149,10 @@ func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
 	return release(id, node.OnStream(stream))
 }
 
-func release(id uint64, on node.Stream) C.mw_status_t {
+func release(id uint64, stream node.Stream) C.mw_status_t {
 	owner, h, err := unpackHandle(id)
 	if err != nil {
 		return report(err)
 	}
-	return onBuffer(owner, func(b *buffer) error { return b.Release(node.Handle(h), on) })
+	return on(buffers, owner, func(b *buffer) error { return b.Release(node.Handle(h), stream) })
 }

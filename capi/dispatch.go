@@ -35,7 +35,7 @@ func (d *dispatch) free() {
 
 //export mwiBufferDispatch
 func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error { return b.dispatch(a, opID) })
+	return on(buffers, id, func(b *buffer) error { return b.dispatch(a, opID) })
 }
 
 func (b *buffer) dispatch(a *C.mw_dispatch_args_t, opID *C.uint64_t) error {

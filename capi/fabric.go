@@ -5,14 +5,11 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 	"unsafe"
-
-	uatomic "go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
@@ -22,10 +19,10 @@ import (
 
 // fabricObject is a mw_fabric_t.
 type fabricObject struct {
-	id uint64
 	*fabric.Fabric
-	keys   *wire.Keyring // wiped when the fabric is closed
-	broken uatomic.Error
+	poisonable
+	id   uint64
+	keys *wire.Keyring // wiped when the fabric is closed
 }
 
 var fabrics = newTable[*fabricObject]("fabric")
@@ -36,22 +33,14 @@ const (
 	maxFabrics = 1<<fabricBits - 1
 )
 
-func (o *fabricObject) poisoned() error {
-	return o.broken.Load()
-}
-
 func (o *fabricObject) poison(err error) {
-	o.broken.CompareAndSwap(nil, err)
+	o.poisonable.poison(err)
 	o.Abandon(err)
 }
 
 // onFabric runs an exported function that works on a fabric.
 func onFabric(id uint64, f func(o *fabricObject) error) C.mw_status_t {
-	o, err := fabrics.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(o, func() error { return asUnreachable(f(o)) })
+	return on(fabrics, id, func(o *fabricObject) error { return asUnreachable(f(o)) })
 }
 
 // unreachable is endpoint.ErrUnreachable, whatever the cause. A cause that is a deadline
@@ -119,15 +108,11 @@ type fabricReport struct {
 func mwiFabricReport(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
 	return onFabric(id, func(o *fabricObject) error {
 		c, s := o.Config(), o.Stats()
-		data, err := json.Marshal(fabricReport{
+		return copyJSON(fabricReport{
 			Carrier: o.Name(), Device: o.Device(), Mode: o.Mode().String(), NumPeers: s.NumPeers, MaxPeers: c.NumPeers,
 			MaxConnections: c.NumConnections, Eviction: c.Eviction.String(), MaxTransfers: c.NumTransfers, MaxRegions: c.NumRegions,
 			SliceBytes: c.SliceBytes, Stats: s,
-		})
-		if err != nil {
-			return err
-		}
-		return copyOut(data, unsafe.Pointer(buf), size, length)
+		}, buf, size, length)
 	})
 }
 

@@ -13,11 +13,11 @@ import (
 )
 
 //export mwiBufferUpdate
-func mwiBufferUpdate(id uint64) C.mw_status_t { return onBuffer(id, (*buffer).Update) }
+func mwiBufferUpdate(id uint64) C.mw_status_t { return on(buffers, id, (*buffer).Update) }
 
 //export mwiBufferConnect
 func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs int64) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error {
+	return on(buffers, id, func(b *buffer) error {
 		timeout, err := micros("timeout_us", timeoutUs)
 		if err != nil {
 			return err
@@ -56,11 +56,11 @@ func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
 }
 
 //export mwiBufferInstall
-func mwiBufferInstall(id uint64) C.mw_status_t { return onBuffer(id, (*buffer).Install) }
+func mwiBufferInstall(id uint64) C.mw_status_t { return on(buffers, id, (*buffer).Install) }
 
 //export mwiBufferMembers
 func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
-	return onBuffer(id, func(b *buffer) error {
+	return on(buffers, id, func(b *buffer) error {
 		ranks, epoch, lost, err := b.Membership()
 		if err != nil {
 			return err

@@ -4,9 +4,7 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"runtime"
-	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/transport/verbs"
@@ -79,10 +77,6 @@ func mwiSystemReport(buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t
 		if err != nil {
 			return err
 		}
-		data, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		return copyOut(data, unsafe.Pointer(buf), size, length)
+		return copyJSON(r, buf, size, length)
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
@@ -139,10 +141,26 @@ func oneLine(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, "\n", "; "), "\x00", `\0`)
 }
 
-// victim is the object that a panic makes unusable: a buffer, or a fabric.
+// victim is the object that a panic makes unusable: a buffer, a fabric, a client or a server
+// of the block store.
 type victim interface {
 	poison(err error)
 	poisoned() error
+}
+
+// poisonable is what all victims have.
+type poisonable struct{ broken uatomic.Error }
+
+func (p *poisonable) poisoned() error  { return p.broken.Load() }
+func (p *poisonable) poison(err error) { p.broken.CompareAndSwap(nil, err) }
+
+// on runs an exported function that works on an object of a table.
+func on[T victim](t *table[T], id uint64, f func(T) error) C.mw_status_t {
+	o, err := t.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(o, func() error { return f(o) })
 }
 
 // guard runs an exported function. A panic must not unwind into C: it becomes an error,

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"unsafe"
 
-	uatomic "go.uber.org/atomic"
-
 	"github.com/moewire/moewire/core/store/client"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -16,27 +14,16 @@ import (
 // storeObject is a mw_store_t.
 type storeObject struct {
 	*client.Client
-	keys   *wire.Keyring // wiped when the client is closed
-	said   *lines        // warnings that were not taken yet
-	broken uatomic.Error
+	poisonable
+	keys *wire.Keyring // wiped when the client is closed
+	said *lines        // warnings that were not taken yet
 }
 
 var stores = newTable[*storeObject]("store client")
 
-func (o *storeObject) poisoned() error { return o.broken.Load() }
-
 func (o *storeObject) poison(err error) {
-	o.broken.CompareAndSwap(nil, err)
+	o.poisonable.poison(err)
 	_ = o.Close()
-}
-
-// onStore runs an exported function that works on a client.
-func onStore(id uint64, f func(o *storeObject) error) C.mw_status_t {
-	o, err := stores.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(o, func() error { return f(o) })
 }
 
 //export mwiStoreOpen
@@ -60,11 +47,8 @@ func mwiStoreOpen(config *C.mw_store_config_t, id *C.uint64_t) C.mw_status_t {
 
 //export mwiStoreWarnings
 func mwiStoreWarnings(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
-		if size < 4096 {
-			return invalid("cap is %d, needed 4096", size)
-		}
-		return copyOut(o.said.take(size), unsafe.Pointer(buf), size, length)
+	return on(stores, id, func(o *storeObject) error {
+		return o.said.copyOut(buf, size, length)
 	})
 }
 
@@ -84,7 +68,7 @@ func mwiStoreClose(id uint64) C.mw_status_t {
 
 //export mwiStoreDo
 func mwiStoreDo(id uint64, request *C.mw_store_request_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		r, err := blocksOf(request)
 		if err != nil {
 			return err
@@ -100,7 +84,7 @@ func mwiStoreDo(id uint64, request *C.mw_store_request_t, ok *C.uint8_t, lengths
 
 //export mwiStoreSubmit
 func mwiStoreSubmit(id uint64, request *C.mw_store_request_t, number *C.uint64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		r, err := blocksOf(request)
 		if err != nil {
 			return err
@@ -135,7 +119,7 @@ func tellAll(done *client.Completion, to *C.mw_store_completion_t, ok *C.uint8_t
 
 //export mwiStoreDrain
 func mwiStoreDrain(id uint64, done *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		c, there := o.Next()
 		if !there {
 			return errNone
@@ -147,7 +131,7 @@ func mwiStoreDrain(id uint64, done *C.mw_store_completion_t, ok *C.uint8_t, leng
 
 //export mwiStoreWait
 func mwiStoreWait(id, number uint64, timeoutUs int64, done *C.mw_store_completion_t, ok *C.uint8_t, lengths *C.int64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		deadline, err := deadlineOf(timeoutUs)
 		if err != nil {
 			return err
@@ -169,7 +153,7 @@ func mwiStoreWait(id, number uint64, timeoutUs int64, done *C.mw_store_completio
 
 //export mwiStoreEventFD
 func mwiStoreEventFD(id uint64, fd *C.int32_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		*fd = C.int32_t(o.EventFD())
 		return nil
 	})

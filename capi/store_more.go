@@ -51,7 +51,7 @@ func forgetLeases(o *storeObject) {
 
 //export mwiStoreLookup
 func mwiStoreLookup(id uint64, request *C.mw_store_request_t, ids *C.uint64_t, lengths *C.int64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		request.op = C.MW_STORE_EXISTS
 		r, err := blocksOf(request)
 		if err != nil {
@@ -142,7 +142,7 @@ func mwiStoreLeaseClose(id uint64) C.mw_status_t {
 
 //export mwiStoreList
 func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		if size < C.MW_STORE_LIST_BYTES {
 			return invalid("cap is %d, needed %d", size, C.MW_STORE_LIST_BYTES)
 		}
@@ -164,7 +164,7 @@ func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, buf unsafe.Pointer, s
 
 //export mwiStoreFlush
 func mwiStoreFlush(id uint64, timeoutUs int64) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		if err := inRange(limits.Range{Name: "timeout_us", Most: time.Hour.Microseconds()}, timeoutUs); err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func reportOf(c *client.Client) storeReport {
 
 //export mwiStoreStats
 func mwiStoreStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onStore(id, func(o *storeObject) error {
+	return on(stores, id, func(o *storeObject) error {
 		said := o.Stats()
 		r := reportOf(o.Client)
 		for name, text := range said {
@@ -236,10 +236,6 @@ func mwiStoreStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw
 				r.Servers[name] = text
 			}
 		}
-		data, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		return copyOut(data, unsafe.Pointer(buf), size, length)
+		return copyJSON(r, buf, size, length)
 	})
 }

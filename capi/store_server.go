@@ -4,7 +4,6 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -13,8 +12,6 @@ import (
 	"sync"
 	"time"
 	"unsafe"
-
-	uatomic "go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/medium"
@@ -27,12 +24,12 @@ import (
 // serverObject is a mw_store_server_t.
 type serverObject struct {
 	*server.Server
-	store  *store.Store
-	arena  server.Arena
-	http   *metrics.Listener // nil: none
-	keys   *wire.Keyring
-	log    *lines
-	broken uatomic.Error
+	poisonable
+	store *store.Store
+	arena server.Arena
+	http  *metrics.Listener // nil: none
+	keys  *wire.Keyring
+	log   *lines
 
 	draining sync.Mutex
 	drained  bool
@@ -40,17 +37,6 @@ type serverObject struct {
 }
 
 var servers = newTable[*serverObject]("store server")
-
-func (o *serverObject) poisoned() error  { return o.broken.Load() }
-func (o *serverObject) poison(err error) { o.broken.CompareAndSwap(nil, err) }
-
-func onServer(id uint64, f func(o *serverObject) error) C.mw_status_t {
-	o, err := servers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(o, func() error { return f(o) })
-}
 
 // lines are lines of log that were not taken yet.
 type lines struct {
@@ -85,6 +71,13 @@ func (l *lines) take(room uint64) []byte {
 		l.dropped = 0
 	}
 	return b
+}
+
+func (l *lines) copyOut(buf *C.char, size uint64, length *C.uint64_t) error {
+	if size < 4096 {
+		return invalid("cap is %d, needed 4096", size)
+	}
+	return copyOut(l.take(size), unsafe.Pointer(buf), size, length)
 }
 
 //export mwiStoreServe
@@ -212,14 +205,14 @@ func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, err
 
 //export mwiStoreServerAddress
 func mwiStoreServerAddress(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onServer(id, func(o *serverObject) error {
+	return on(servers, id, func(o *serverObject) error {
 		return copyOut([]byte(o.Addr().String()), unsafe.Pointer(buf), size, length)
 	})
 }
 
 //export mwiStoreServerMetrics
 func mwiStoreServerMetrics(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onServer(id, func(o *serverObject) error {
+	return on(servers, id, func(o *serverObject) error {
 		address := ""
 		if o.http != nil {
 			address = o.http.Addr().String()
@@ -230,28 +223,21 @@ func mwiStoreServerMetrics(id uint64, buf *C.char, size uint64, length *C.uint64
 
 //export mwiStoreServerStats
 func mwiStoreServerStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onServer(id, func(o *serverObject) error {
-		data, err := json.Marshal(o.Stats())
-		if err != nil {
-			return err
-		}
-		return copyOut(data, unsafe.Pointer(buf), size, length)
+	return on(servers, id, func(o *serverObject) error {
+		return copyJSON(o.Stats(), buf, size, length)
 	})
 }
 
 //export mwiStoreServerLog
 func mwiStoreServerLog(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return onServer(id, func(o *serverObject) error {
-		if size < 4096 {
-			return invalid("cap is %d, needed 4096", size)
-		}
-		return copyOut(o.log.take(size), unsafe.Pointer(buf), size, length)
+	return on(servers, id, func(o *serverObject) error {
+		return o.log.copyOut(buf, size, length)
 	})
 }
 
 //export mwiStoreServerReload
 func mwiStoreServerReload(id uint64) C.mw_status_t {
-	return onServer(id, func(o *serverObject) error {
+	return on(servers, id, func(o *serverObject) error {
 		if err := o.Reload(); err != nil {
 			return invalid("config->keys: %v", err)
 		}
@@ -265,7 +251,7 @@ func mwiStoreServerDrain(id uint64, timeoutUs int64) C.mw_status_t {
 	if err != nil {
 		return report(err)
 	}
-	return onServer(id, func(o *serverObject) error { return o.drain(deadline) })
+	return on(servers, id, func(o *serverObject) error { return o.drain(deadline) })
 }
 
 //export mwiStoreServerClose

@@ -20,9 +20,8 @@ import (
 func transferID(o *fabricObject, r op.Ref) uint64 { return r.RequestID(0) | o.id }
 
 func onTransfer(id uint64, f func(o *fabricObject, r op.Ref) error) C.mw_status_t {
-	o, err := fabrics.get(id & maxFabrics)
+	o, _, err := ofFabric("transfer", id)
 	if err != nil {
-		_, _, err = ofFabric("transfer", id)
 		return report(err)
 	}
 	return guard(o, func() error { return f(o, op.RefOf(id)) })
