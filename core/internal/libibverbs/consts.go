@@ -59,13 +59,8 @@ const (
 	MTU256            = 1
 	MTU4096           = 5
 	PortFlagGRH       = 1
-	MaxGIDIndex       = 255 // sgid_index is a byte; the header has no name for it
 	MaxPSN            = 1<<24 - 1
 	MaxQPNumber       = 1<<24 - 1
-	MaxRNRTimer       = 31 // min_rnr_timer has five bits
-	MaxTimeout        = 31
-	MaxRetryCount     = 7
-	InfiniteRNRRetry  = 7
 	GIDBytes          = 16
 	NumWCStatusValues = 24
 )
