@@ -95,8 +95,14 @@ func (s *Store) create(i int32) {
 			err = attempt("prepare", func() error { return s.cfg.Prepare(ref) })
 		}
 	}
+	s.reached(i, offered, err)
+}
+
+// reached ends an attempt to bring an entry to a state.
+func (s *Store) reached(i int32, next state, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	e := s.entries[i]
 	e.busy = false
 	switch {
 	case e.state() == retiring: // no pair wants it any more
@@ -104,7 +110,7 @@ func (s *Store) create(i int32) {
 	case err != nil:
 		s.failed(i, err)
 	default:
-		e.enter(offered)
+		e.enter(next)
 		s.sendState(e.pair, true)
 		s.advance(e.pair)
 	}
@@ -186,19 +192,7 @@ func (s *Store) join(i int32) {
 	if address != nil {
 		err = attempt("connect", func() error { return e.ep.Connect(address, deadline) })
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e.busy = false
-	switch {
-	case e.state() == retiring:
-		s.takeDown(i)
-	case err != nil:
-		s.failed(i, err)
-	default:
-		e.enter(joined)
-		s.sendState(e.pair, true)
-		s.advance(e.pair)
-	}
+	s.reached(i, joined, err)
 }
 
 // failed ends an attempt: the entry goes, and the pause begins.
