@@ -30,25 +30,15 @@ var errOver = errors.New("the change is committed or aborted already")
 // Reconnect runs a rendezvous of the ranks that have given their metadata, survivors and
 // new ones alike. Links to remote ranks are made anew. Nothing of the domain changes
 // before Change.Commit. What shm.Listener.Reconnect says holds here, too.
-func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
+func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (c *Change, err error) {
 	if l.domain == nil {
 		return nil, domain.Connecting(errors.New("a rank without a domain connects"))
 	}
-	r, err := l.plan(all, deadline)
-	if err != nil {
-		return nil, domain.Connecting(err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.use(); err != nil {
-		return nil, domain.Connecting(err)
-	}
-	c, err := l.reconnect(r, time.Now().Add(deadline))
-	l.drop()
-	if err != nil {
-		return nil, domain.Connecting(err)
-	}
-	return c, nil
+	err = l.rendezvous(all, deadline, func(r *participants, until time.Time) (err error) {
+		c, err = l.reconnect(r, until)
+		return err
+	})
+	return c, domain.Connecting(err)
 }
 
 func (l *Listener) reconnect(r *participants, until time.Time) (*Change, error) {

@@ -90,25 +90,30 @@ func (l *Listener) Metadata() []byte { return l.info.marshal() }
 // Connect joins the group: all[r] is the metadata of rank r, empty for a rank
 // that is absent. It returns when every present rank has everything from every
 // other. What shm.Listener.Connect says holds here, too.
-func (l *Listener) Connect(all [][]byte, deadline time.Duration) (*Domain, error) {
+func (l *Listener) Connect(all [][]byte, deadline time.Duration) (d *Domain, err error) {
 	if l.domain != nil {
 		return nil, domain.Connecting(errors.New("a survivor reconnects"))
 	}
+	err = l.rendezvous(all, deadline, func(r *participants, until time.Time) (err error) {
+		d, err = l.connect(r, until)
+		return err
+	})
+	return d, domain.Connecting(err)
+}
+
+// rendezvous runs f with the ranks that have given their metadata, and uses the listener up.
+func (l *Listener) rendezvous(all [][]byte, deadline time.Duration, f func(r *participants, until time.Time) error) error {
 	r, err := l.plan(all, deadline)
 	if err != nil {
-		return nil, domain.Connecting(err)
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.use(); err != nil {
-		return nil, domain.Connecting(err)
+		return err
 	}
-	d, err := l.connect(r, time.Now().Add(deadline))
-	l.drop()
-	if err != nil {
-		return nil, domain.Connecting(err)
-	}
-	return d, nil
+	defer l.drop()
+	return f(r, time.Now().Add(deadline))
 }
 
 func (l *Listener) plan(all [][]byte, deadline time.Duration) (*participants, error) {
