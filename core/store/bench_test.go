@@ -70,3 +70,26 @@ func BenchmarkExists(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(len(keys)), "ns/key")
 }
+
+// BenchmarkPut puts blocks of 9000 bytes while segments are reclaimed.
+func BenchmarkPut(b *testing.B) {
+	for name, open := range map[string]func() (medium.Medium, error){
+		"memory": func() (medium.Medium, error) { return medium.NewMemory(8 << 20) },
+		"files":  func() (medium.Medium, error) { return medium.OpenFiles(b.TempDir(), 8<<20) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			m, err := open()
+			require.NoError(b, err)
+			s, err := Open(Config{Medium: m, Durability: FlushNone, FlushEvery: time.Hour})
+			require.NoError(b, err)
+			defer s.Close()
+			ns, err := s.Namespace(digestOf("bench"), "bench")
+			require.NoError(b, err)
+			put := steadyPut(b, s, ns)
+			b.ReportAllocs()
+			for b.Loop() {
+				put()
+			}
+		})
+	}
+}

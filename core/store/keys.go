@@ -10,7 +10,7 @@ import (
 // calls of Commit that run.
 type keys struct {
 	mu   sync.Mutex
-	busy map[record.Hash]chan struct{} // closed once the holder ends
+	busy map[record.Hash]chan struct{} // closed once the holder ends; nil while no other one waits
 }
 
 func (k *keys) lock(h record.Hash) {
@@ -21,9 +21,13 @@ func (k *keys) lock(h record.Hash) {
 			if k.busy == nil {
 				k.busy = map[record.Hash]chan struct{}{}
 			}
-			k.busy[h] = make(chan struct{})
+			k.busy[h] = nil
 			k.mu.Unlock()
 			return
+		}
+		if held == nil {
+			held = make(chan struct{})
+			k.busy[h] = held
 		}
 		k.mu.Unlock()
 		<-held
@@ -33,6 +37,8 @@ func (k *keys) lock(h record.Hash) {
 func (k *keys) unlock(h record.Hash) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	close(k.busy[h])
+	if waited := k.busy[h]; waited != nil {
+		close(waited)
+	}
 	delete(k.busy, h)
 }

@@ -68,11 +68,15 @@ func (s *Store) buryCopy(b *index.Block, to spot) {
 
 // copyRecord reads a record and writes it with another place and number.
 func (s *Store) copyRecord(b *index.Block, to spot) error {
+	w := s.writings.get(s)
+	defer s.writings.put(w)
 	off := int64(b.Off) * record.PageBytes
 	whole := record.PayloadOff(int(b.KeyBytes)) + int64(b.PayloadBytes)
 	src := s.medium.Bytes(int(b.Segment), off, whole)
 	if src == nil {
-		src = make([]byte, whole)
+		staged := s.stagings.get(b.RecordBytes())
+		defer s.stagings.put(staged)
+		src = staged.record[:whole:b.RecordBytes()]
 		if err := s.medium.Read(int(b.Segment), off, src); err != nil {
 			s.counts.readErrors.Add(1)
 			return fmt.Errorf("%w: %w", errSource, err)
@@ -82,8 +86,6 @@ func (s *Store) copyRecord(b *index.Block, to spot) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errSource, err)
 	}
-	h.Seq = to.seq
-	head := make([]byte, record.PayloadOff(int(b.KeyBytes)))
-	s.secret.Put(head, record.Place{Life: to.life, Off: to.off}, &h)
-	return s.medium.Write(to.segment, to.off, head, src[len(head):])
+	w.at, w.header, w.buf = to, h, src[record.PayloadOff(int(b.KeyBytes)):]
+	return s.writeRecord(w)
 }

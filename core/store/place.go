@@ -171,7 +171,9 @@ func (s *Store) tryStart(at int) {
 		line = s.lose(at, err)
 	} else {
 		g.state, g.next, g.placed = stateOpen, record.PageBytes, g.placed[:0]
-		g.namespaces = map[uint16]struct{}{}
+		if clear(g.namespaces); g.namespaces == nil {
+			g.namespaces = map[uint16]struct{}{}
+		}
 		g.life.Store(life)
 		g.lost = time.Time{}
 		s.setNoRoom(g, false)

@@ -66,7 +66,7 @@ func (s *Store) footerOf(at int) *record.Footer {
 	s.mu.Lock()
 	f := &record.Footer{Seq: s.seq, Entries: make([]record.Entry, len(g.placed))}
 	s.mu.Unlock()
-	numbers, listed := map[uint16]uint16{}, map[record.Hash]bool{}
+	numbers, listed := map[uint16]uint16{}, make(map[record.Hash]bool, len(g.placed))
 	for i, h := range g.placed {
 		b, digest, found := s.named(h)
 		if !found || int(b.Segment) != at || listed[h] {

@@ -78,22 +78,24 @@ type Config struct {
 
 // Store is safe for concurrent use.
 type Store struct {
-	cfg     Config
-	medium  medium.Medium
-	secret  record.Secret
-	memory  bool // blocks are written where they stay
-	index   *index.Index
-	names   names
-	stamps  atomic.Uint64
-	counts  counters
-	pins    pins
-	graves  graves
-	deletes deletes
-	copies  copies
-	writing keys         // one put of a key at a time
-	noted   atomic.Value // the text that was logged last
-	live    atomic.Int64 // bytes of the records of all blocks
-	dirty   atomic.Int64 // bytes that were written and not flushed
+	cfg      Config
+	medium   medium.Medium
+	secret   record.Secret
+	memory   bool // blocks are written where they stay
+	index    *index.Index
+	names    names
+	stamps   atomic.Uint64
+	counts   counters
+	pins     pins
+	graves   graves
+	deletes  deletes
+	copies   copies
+	busy     keys         // one put of a key at a time
+	noted    atomic.Value // the text that was logged last
+	writings writings
+	stagings stagings
+	live     atomic.Int64 // bytes of the records of all blocks
+	dirty    atomic.Int64 // bytes that were written and not flushed
 
 	spoiledSaid atomic.Int64 // when a line said that a block was damaged, ns since 1970
 	reserved    atomic.Int64 // bytes of the records of all Writings

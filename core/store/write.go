@@ -17,8 +17,8 @@ type Allocation struct {
 	Tag         tag.Tag
 }
 
-// Writing is room for a block that nobody sees until Commit. The holder ends it by Commit or Abort, and
-// calls one of them at a time. For one goroutine at a time.
+// Writing is room for a block that no reader sees until Commit. The holder ends it by Commit or Abort. For one goroutine at a
+// time.
 type Writing struct {
 	store  *Store
 	header record.Header
@@ -26,9 +26,16 @@ type Writing struct {
 	at     spot // memory: where it lies; else it is placed by Commit
 	placed bool
 	buf    []byte
+	staged *staging // the record, if it is not written where it stays
 	ended  bool
 	result error
+
+	key    [record.MaxKeyBytes]byte
+	head   [record.MaxPayloadOff]byte
+	pieces [2][]byte
 }
+
+var errGivenUp = errors.New("the block was given up")
 
 // Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrTooLarge (with both numbers), ErrWouldBlock,
 // ErrClosed, or one that names the argument; nothing has happened then.
@@ -50,20 +57,13 @@ func (s *Store) allocate(ns *namespace, a Allocation) (*Writing, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.refuseKnown(w); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return nil, ErrClosed
-	case !s.memory:
-		err = s.stage(w)
-	default:
+	if err = s.refuseKnown(w); err == nil && s.memory {
 		err = s.reserve(w)
+	} else if err == nil {
+		err = s.stage(w)
 	}
 	if err != nil {
+		s.writings.put(w)
 		return nil, err
 	}
 	s.reserved.Add(w.block.RecordBytes())
@@ -77,38 +77,32 @@ func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
 	if most := s.MaxBlockBytes(len(a.Key)); a.Bytes < 0 || a.Bytes > most {
 		return nil, fmt.Errorf("%w: %d bytes given; allowed: 0 to %d, what a segment has room for", ErrTooLarge, a.Bytes, most)
 	}
-	w := &Writing{store: s}
+	w := s.writings.get(s)
 	w.block = index.Block{
 		Hash: s.secret.Hash(&ns.digest, a.Key), Namespace: uint16(a.NS),
 		PayloadBytes: uint32(a.Bytes), KeyBytes: uint16(len(a.Key)),
 	}
 	if len(a.Parent) > 0 {
 		if err := record.CheckKey(a.Parent); err != nil {
+			s.writings.put(w)
 			return nil, fmt.Errorf("parent %w", err)
 		}
 		w.block.Parent = s.secret.Hash(&ns.digest, a.Parent)
 	}
 	w.header = record.Header{
 		Namespace: ns.digest, Parent: w.block.Parent, Tag: a.Tag,
-		PayloadBytes: uint32(a.Bytes), Key: append([]byte(nil), a.Key...),
+		PayloadBytes: uint32(a.Bytes), Key: append(w.key[:0], a.Key...),
 	}
 	return w, nil
 }
 
-// stage lends memory in which a block is put together.
-func (s *Store) stage(w *Writing) error {
-	n := int64(w.block.PayloadBytes)
-	if s.staged+n > s.cfg.StagedBytes {
-		s.counts.wouldBlock.Add(1)
-		return fmt.Errorf("%w: %d bytes, of %d at most", ErrWouldBlock, s.staged, s.cfg.StagedBytes)
-	}
-	s.staged += n
-	w.buf = make([]byte, n)
-	return nil
-}
-
 // reserve places a block.
 func (s *Store) reserve(w *Writing) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
 	if w.at, err = s.place(w.block.Hash, w.block.Namespace, w.block.RecordBytes(), forPut); err != nil {
 		s.counts.full.Add(1)
 		return err
@@ -138,8 +132,8 @@ func (w *Writing) Commit() error {
 func (s *Store) commit(w *Writing) error {
 	if !w.placed {
 		// Of two puts of a key the second one's record must not be found in the place of the first one's block.
-		s.writing.lock(w.block.Hash)
-		defer s.writing.unlock(w.block.Hash)
+		s.busy.lock(w.block.Hash)
+		defer s.busy.unlock(w.block.Hash)
 		defer s.unstage(w)
 		if err := s.refuseKnown(w); err != nil {
 			return err
@@ -155,12 +149,6 @@ func (s *Store) commit(w *Writing) error {
 	}
 	s.settle(w, err)
 	return err
-}
-
-func (s *Store) unstage(w *Writing) {
-	s.mu.Lock()
-	s.staged -= int64(w.block.PayloadBytes)
-	s.mu.Unlock()
 }
 
 func (s *Store) placeStaged(w *Writing) (err error) {
@@ -179,16 +167,7 @@ func (s *Store) placeStaged(w *Writing) (err error) {
 
 // write puts the record where it was placed.
 func (s *Store) write(w *Writing) error {
-	w.header.Seq = w.at.seq
-	where := record.Place{Life: w.at.life, Off: w.at.off}
-	head := make([]byte, w.payloadOff())
-	s.secret.Put(head, where, &w.header)
-	var err error
-	if s.memory {
-		err = s.medium.Write(w.at.segment, w.at.off, head)
-	} else {
-		err = s.medium.Write(w.at.segment, w.at.off, head, w.buf)
-	}
+	err := s.writeRecord(w)
 	if err == nil && s.cfg.Durability == FlushEach {
 		err = s.medium.Sync(w.at.segment)
 	}
@@ -196,6 +175,21 @@ func (s *Store) write(w *Writing) error {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return nil
+}
+
+// writeRecord writes the header for the place, and the rest unless it lies there already.
+func (s *Store) writeRecord(w *Writing) error {
+	w.header.Seq = w.at.seq
+	head := w.head[:w.payloadOff()]
+	s.secret.Put(head, record.Place{Life: w.at.life, Off: w.at.off}, &w.header)
+	pieces := append(w.pieces[:0], head)
+	switch {
+	case !s.memory:
+		pieces = append(pieces, w.rest())
+	case !w.placed: // it is moved
+		pieces = append(pieces, w.buf)
+	}
+	return s.medium.Write(w.at.segment, w.at.off, pieces...)
 }
 
 // wrote counts bytes that have to be flushed.
@@ -251,7 +245,7 @@ func (w *Writing) Abort() {
 	if w.ended {
 		return
 	}
-	w.ended, w.result = true, errors.New("the block was given up")
+	w.ended, w.result = true, errGivenUp
 	defer w.giveBack()
 	if w.placed {
 		w.store.settle(w, w.result)
@@ -264,6 +258,13 @@ func (w *Writing) Abort() {
 func (w *Writing) giveBack() {
 	w.store.reserved.Add(-w.block.RecordBytes())
 	w.store.names.leave(NS(w.block.Namespace))
+}
+
+// Release ends the Writing as Abort does, unless it has ended, and lets its memory be used for another one. It is the last call.
+// A Writing without it is left to the garbage collector.
+func (w *Writing) Release() {
+	w.Abort()
+	w.store.writings.put(w)
 }
 
 // refuseKnown is ErrExists or ErrConflict if the key has a block. One that is damaged is removed: then nil.

@@ -22,6 +22,8 @@ const (
 	PageBytes   = 4096
 	HeaderBytes = 128 // of a record, in front of its key: 104, and room for later
 	MaxKeyBytes = 512
+	// MaxPayloadOff is where the payload of the longest key begins.
+	MaxPayloadOff = HeaderBytes + MaxKeyBytes
 	// MaxPayloadBytes is the longest payload that a record can describe.
 	MaxPayloadBytes = 1<<32 - 1
 	payloadAlign    = 64

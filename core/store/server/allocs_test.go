@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -73,11 +74,19 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// So it is over the store's own engine for what reads. Of a put the engine makes a record.
+// So it is over the store's own engine, in memory and in files.
 func TestSteadyStateOverTheEngine(t *testing.T) {
 	m, err := medium.NewMemory(1 << 30)
 	require.NoError(t, err)
-	own, err := store.Open(store.Config{Medium: m})
+	f, err := medium.OpenFiles(t.TempDir(), 64<<20)
+	require.NoError(t, err)
+	for name, config := range map[string]store.Config{"memory": {Medium: m}, "files": {Medium: f, Secret: f.Secret()}} {
+		t.Run(name, func(t *testing.T) { allocatesNothing(t, config) })
+	}
+}
+
+func allocatesNothing(t *testing.T, config store.Config) {
+	own, err := store.Open(config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Close()) })
 	s, _ := serve(t, func(c *server.Config) { c.Store = server.Of(own) })
@@ -87,6 +96,16 @@ func TestSteadyStateOverTheEngine(t *testing.T) {
 	for code := range map[message.Code]bool{message.Get: true, message.Exists: true} {
 		require.Zero(t, testing.AllocsPerRun(50, func() { run(code, message.Request{NumKeys: 1}, table1) }), code)
 	}
+	puts, blocks := make([]message.Request, 201), make([][]byte, 201)
+	for i := range puts {
+		puts[i], blocks[i] = r.put(fmt.Sprint("key", i), make([]byte, 10<<10))
+	}
+	next := 0
+	put := func() { run(message.Put, puts[next], blocks[next]); next++ }
+	for range 100 {
+		put()
+	}
+	require.Zero(t, testing.AllocsPerRun(100, put), "put")
 }
 
 var table1 = table("key")

@@ -32,6 +32,7 @@ type Writing interface {
 	Buffer() []byte
 	Commit() error
 	Abort()
+	Release() // the last call: it ends what has not ended
 }
 
 // Leased is a block that is there until its release, as that of store.Lease is.

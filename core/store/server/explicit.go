@@ -14,12 +14,12 @@ func (c *conn) allocate(j *job) error {
 		return c.fail(j, j.status)
 	}
 	if err := c.in.End(); err != nil {
-		w.Abort()
+		w.Release()
 		return err
 	}
 	h := c.handles.add(c.until(uint64(j.said.DeadlineUs)))
 	if h == nil {
-		w.Abort()
+		w.Release()
 		j.status = message.Quota
 		c.answer(reply{job: j})
 		return nil

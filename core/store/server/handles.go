@@ -112,7 +112,7 @@ func (hs *handles) end(h *handle) {
 // drop gives back what a handle has. A writing that is not committed is given up.
 func (hs *handles) drop(h *handle) {
 	if h.writing != nil {
-		h.writing.Abort()
+		h.writing.Release()
 		h.writing = nil
 	}
 	if h.lease.Held() {

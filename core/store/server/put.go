@@ -17,8 +17,8 @@ func (c *conn) put(j *job) error {
 	if w == nil {
 		return c.fail(j, j.status)
 	}
+	defer w.Release()
 	if err := c.fill(j, w); err != nil {
-		w.Abort()
 		return err
 	}
 	if j.status == message.OK {

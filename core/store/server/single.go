@@ -144,6 +144,7 @@ func (c *single) put(key []byte) message.Status {
 		NS: c.space.ns, Key: key, Bytes: int64(len(c.in)), Tag: c.space.tagger.Of(key, c.in),
 	})
 	if err == nil {
+		defer w.Release()
 		copy(w.Buffer(), c.in)
 		err = w.Commit()
 	}

@@ -138,6 +138,8 @@ func (w *writing) Commit() error {
 
 func (w *writing) Abort() { _ = w.end(false) }
 
+func (w *writing) Release() { w.Abort() }
+
 func (w *writing) end(keep bool) error {
 	e := w.engine
 	e.mu.Lock()
