@@ -89,7 +89,9 @@ class Client(Submitting):
             Whether the block is there. False: the key has another block, which stays; or there
             is no room, or no server.
         """
-        return self.batch_put([key_of(key)], [data], parent=parent, timeout_us=timeout_us)[0]
+        keys = [key_of(key)]
+        self._alive()
+        return self._do(self._putting(keys, [data], parent, timeout_us)).oks()[0]
 
     def batch_put(
         self,
@@ -123,10 +125,11 @@ class Client(Submitting):
         Returns:
             Its bytes, or None for a miss.
         """
-        wanted, room = key_of(key), self._guess
+        wanted, room = [key_of(key)], self._guess
+        self._alive()
         for _ in range(3):  # blocks of a namespace are as long as the last one, as a rule
             buffer = bytearray(room)
-            (length,) = self._get_into([wanted], [buffer], timeout_us).lengths
+            length = self._do(self._getting(wanted, [buffer], timeout_us)).lengths[0]
             if 0 <= length <= room:
                 self._guess = max(length, _LEAST_GUESS)
                 return bytes(memoryview(buffer)[:length])
@@ -149,8 +152,7 @@ class Client(Submitting):
             For each key the block's bytes, -1 for a miss; a block for which its buffers have no
             room is a miss.
         """
-        outcome = self._get_into(keys, buffers, timeout_us)
-        return [n if ok else -1 for ok, n in zip(outcome.ok, outcome.lengths, strict=True)]
+        return self._get_into(keys, buffers, timeout_us).stored()
 
     def _get_into(
         self, keys: Iterable[Key], buffers: Iterable[Any], timeout_us: int | None

@@ -35,16 +35,21 @@ _release.restype = None
 _WRITABLE = 1
 
 
+def _named(name: str, at: int | None) -> str:
+    return name if at is None else f"{name}[{at}]"
+
+
 class Memory:
     """The bytes of a buffer, in place until ``release``, or until this object is gone."""
 
     __slots__ = ("_held", "address", "num_bytes")
 
-    def __init__(self, name: str, buffer: Any, writable: bool) -> None:
+    def __init__(self, name: str, buffer: Any, writable: bool, at: int | None = None) -> None:
+        """``name`` is that of the argument, or of the list in which ``buffer`` is item ``at``."""
         self._held: Any = None
         torch = sys.modules.get("torch")  # if there is a tensor, torch is loaded
         if torch is not None and isinstance(buffer, torch.Tensor):
-            self._tensor(name, buffer)
+            self._tensor(_named(name, at), buffer)
             return
         view = _Exported()
         try:
@@ -52,7 +57,7 @@ class Memory:
         except (TypeError, BufferError):
             kind = "a writable, contiguous buffer" if writable else "a contiguous buffer"
             given = f"a {type(buffer).__name__}"
-            raise refuse(name, given, f"{kind} or a torch tensor") from None
+            raise refuse(_named(name, at), given, f"{kind} or a torch tensor") from None
         self._held = view
         self.address: int = view.buf or 0
         self.num_bytes: int = view.len

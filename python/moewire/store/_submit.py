@@ -109,14 +109,29 @@ class Submitting:
         timeout_us: int | None,
     ) -> Request:
         self._alive()
-        request = Request(abi.MW_STORE_PUT, keys_of(keys), timeout_us=timeout_of(timeout_us))
-        request.parent(None if parent is None else key_of(parent, "parent"))
+        return self._putting(keys_of(keys), buffers, parent, timeout_us)
+
+    def _putting(
+        self,
+        keys: list[bytes],
+        buffers: Iterable[Any],
+        parent: Key | None,
+        timeout_us: int | None,
+    ) -> Request:
+        request = Request(abi.MW_STORE_PUT, keys, timeout_us=timeout_of(timeout_us))
+        if parent is not None:
+            request.parent(key_of(parent, "parent"))
         request.buffers(buffers, writable=False)
         return request
 
     def _get(self, keys: Iterable[Key], buffers: Iterable[Any], timeout_us: int | None) -> Request:
         self._alive()
-        request = Request(abi.MW_STORE_GET, keys_of(keys), timeout_us=timeout_of(timeout_us))
+        return self._getting(keys_of(keys), buffers, timeout_us)
+
+    def _getting(
+        self, keys: list[bytes], buffers: Iterable[Any], timeout_us: int | None
+    ) -> Request:
+        request = Request(abi.MW_STORE_GET, keys, timeout_us=timeout_of(timeout_us))
         request.buffers(buffers, writable=True)
         return request
 
@@ -263,7 +278,7 @@ class Submitting:
         if request is not None:
             request.release()
         error = "the client was closed" if done.status else None
-        oks = [bool(value) for value in outcome.ok[: done.num_keys]]
+        oks = list(map(bool, outcome.ok[: done.num_keys]))
         return Completion(done.id, oks, outcome.lengths[: done.num_keys], error)
 
     # ------------------------------------------------------------------ closing --
