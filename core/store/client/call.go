@@ -194,7 +194,7 @@ func (c *Client) begin(k *call, r *Request) {
 		p.timeout, p.hold = timeout, r.For
 		c.peers[c.serverOf(p.keys[0])].submit(p)
 	}
-	c.wakeWatch()
+	c.watchFor(timeout)
 }
 
 // split makes a part of each block to be put, else of the keys of each server.
@@ -202,9 +202,13 @@ func (c *Client) split(k *call, r *Request) []*part {
 	if r.Op == message.Put {
 		return puts(k, r)
 	}
+	keys := cloned(r.Keys)
+	if len(c.peers) == 1 {
+		return []*part{{call: k, code: r.Op, at: positions[:len(keys)], keys: keys, bufs: r.Buffers}}
+	}
 	byServer := make([]*part, len(c.peers))
 	var parts []*part
-	for i, key := range r.Keys {
+	for i, key := range keys {
 		at := c.serverOf(key)
 		p := byServer[at]
 		if p == nil {
@@ -213,7 +217,7 @@ func (c *Client) split(k *call, r *Request) []*part {
 			parts = append(parts, p)
 		}
 		p.at = append(p.at, i)
-		p.keys = append(p.keys, slices.Clone(key))
+		p.keys = append(p.keys, key)
 		if r.Buffers != nil {
 			p.bufs = append(p.bufs, r.Buffers[i])
 		}
@@ -221,11 +225,29 @@ func (c *Client) split(k *call, r *Request) []*part {
 	return parts
 }
 
+// positions are 0, 1, 2, ...: those of the keys of a part that has all of a call. Never written.
+var positions = func() (all [message.MaxKeys]int) {
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}()
+
+// cloned is a copy of keys, in one piece of memory.
+func cloned(keys [][]byte) [][]byte {
+	room, out := make([]byte, 0, size(keys)), make([][]byte, len(keys))
+	for i, key := range keys {
+		at := len(room)
+		room = append(room, key...)
+		out[i] = room[at:len(room):len(room)]
+	}
+	return out
+}
+
 func puts(k *call, r *Request) []*part {
 	parts := make([]*part, len(r.Keys))
 	parent := slices.Clone(r.Parent)
-	for i, key := range r.Keys {
-		key = slices.Clone(key)
+	for i, key := range cloned(r.Keys) {
 		parts[i] = &part{
 			call: k, code: r.Op, at: []int{i}, keys: [][]byte{key}, parent: parent,
 			bufs: [][][]byte{r.Buffers[i]}, bytes: size(r.Buffers[i]),

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
@@ -115,6 +116,7 @@ type Client struct {
 	cancel  context.CancelFunc
 	ctx     context.Context
 	kick    chan struct{} // for the watch
+	looks   atomic.Int64  // when it looks next, on the clock of stream.Now
 
 	mu     sync.Mutex
 	closed bool

@@ -223,7 +223,9 @@ func (l *link) settle(t *part, sealed bool, err error) {
 	l.mu.Lock()
 	t.writing, l.sending, l.sealed = false, false, sealed
 	answered := t.answered
-	l.wake.Signal()
+	if sealed || len(l.queue) > 0 { // else the sender has nothing to do
+		l.wake.Signal()
+	}
 	l.mu.Unlock()
 	if answered {
 		t.complete()

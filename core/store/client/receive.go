@@ -45,7 +45,9 @@ func (l *link) replied(id uint64, t *part, last bool) {
 	t.reading = false
 	if last {
 		delete(l.running, id)
-		l.wake.Signal()
+		if len(l.queue) > 0 { // else the sender has nothing to do
+			l.wake.Signal()
+		}
 	}
 	t.answered = last
 	over := last && !t.writing // else who writes it ends it

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"time"
 
 	"github.com/moewire/moewire/core/store/message"
@@ -19,6 +20,7 @@ func (c *Client) watch() {
 	defer timer.Stop()
 	for {
 		next := forever
+		c.looks.Store(math.MaxInt64) // before the look: what it may miss kicks
 		for _, p := range c.peers {
 			p.mu.Lock()
 			l := p.link
@@ -31,6 +33,7 @@ func (c *Client) watch() {
 		if next < forever {
 			timer.Reset(max(next, time.Millisecond))
 			at = timer.C
+			c.looks.Store(stream.Now() + int64(next))
 		}
 		select {
 		case <-c.closing:
@@ -38,6 +41,13 @@ func (c *Client) watch() {
 		case <-c.kick:
 		case <-at:
 		}
+	}
+}
+
+// watchFor makes the watch look in time for what may be late after so long, and has begun.
+func (c *Client) watchFor(timeout time.Duration) {
+	if stream.Now()+int64(timeout) < c.looks.Load() {
+		c.wakeWatch()
 	}
 }
 
