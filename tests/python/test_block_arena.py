@@ -143,19 +143,25 @@ def test_a_view_keeps_the_lease(memory: Served, seed: int) -> None:
         fill(client)
 
 
-def test_no_descriptor_is_left(memory: Served, seed: int) -> None:
-    """Blocks that cannot be mapped are copied, and every lease is ended."""
+@pytest.mark.parametrize("room", [30, None])
+def test_no_descriptor_is_kept(memory: Served, seed: int, room: int | None) -> None:
+    """Leased blocks are mapped and keep none; with none left they are copied. All leases end."""
     blocks = [Random(seed + n).randbytes(5000) for n in range(200)]
     keys = [f"block {n}" for n in range(200)]
     with memory.client("m") as client:
         assert all(client.batch_put(keys, blocks))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         begun = os.listdir("/proc/self/fd")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(begun) + 30, hard))
+        most = 3 if room is None else len(begun) + room  # none: all those below are there
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         try:
             leases = client.lookup(keys)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(os.listdir("/proc/self/fd")) == len(begun)
+        for lease in leases:
+            assert lease is not None
+            assert isinstance(lease.data.obj, mmap.mmap) == (room is not None)
         for lease, data in zip(leases, blocks, strict=True):
             assert lease is not None
             with lease as view:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from .. import _abi as abi
 from .._native.lib import Library
 from ..errors import MoewireError, StaleHandleError
+from ._memory import Memory
 
 
 class Kept:
@@ -72,9 +73,36 @@ class _Pages(mmap.mmap):
 
 
 def _map(fd: int, length: int, offset: int) -> _Pages:
-    if sys.version_info >= (3, 13):  # before, each mapping keeps a descriptor
+    """Maps a part of a file, without a descriptor that the mapping keeps."""
+    if sys.version_info >= (3, 13):
         return _Pages(fd, length, prot=mmap.PROT_READ, offset=offset, trackfd=False)
-    return _Pages(fd, length, prot=mmap.PROT_READ, offset=offset)
+    # Before, a mapping of a file keeps one of its own, and one of no file does not.
+    pages = _Pages(-1, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    room = Memory("pages", pages, False)
+    try:
+        found = _mmap(
+            room.address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, offset
+        )
+    finally:
+        room.release()
+    if found != room.address:
+        _lost.append(pages)  # its addresses may be another one's by now
+        raise OSError(ctypes.get_errno(), "mmap")
+    return pages
+
+
+_MAP_FIXED = 0x10
+_lost: list[_Pages] = []
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_mmap.restype = ctypes.c_void_p
 
 
 class Lease:
