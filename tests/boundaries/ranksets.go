@@ -13,7 +13,7 @@ import (
 // to other hosts, of kernels and of the C ABI. More ranks than a word has bits need work there.
 var wordPlaces = []string{
 	"core/group/membership", "core/telemetry", "core/group/multihost", "core/device/cuda",
-	"core/ep/cpu", "core/ep/cuda", "capi",
+	"core/ep/suspicion", "core/ep/cpu", "core/ep/cuda", "capi",
 }
 
 // checkRankSets looks in a product file for what core/group/rankset alone does: a loop over the

@@ -147,13 +147,16 @@ var layers = []layer{
 
 	// What callers of dispatch and combine see, and what both engines share.
 	{"core/ep", []string{"core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/group/domain"}},
+	{"core/ep/suspicion", []string{
+		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/group/domain", "core/telemetry",
+	}},
 	// The engines, which do not see each other.
 	{"core/ep/cpu", []string{
-		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
 		"core/group/domain", "core/device", "core/internal/safego",
 	}},
 	{"core/ep/cuda", []string{
-		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/cpu", "core/ep/layout", "core/ep/protocol", "core/limits",
+		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits",
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 

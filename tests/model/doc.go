@@ -41,7 +41,7 @@
 //	dropFrom...         stepDispatch, stepCombine, reopen: what is masked by `out`
 //	fence, mayFence     fence, membership.Fence
 //	deadlines           lookAround: a deadline has passed
-//	blame, blamed       blameStraggler, suspicion.look and decide
+//	blame, blamed       blameStraggler, suspicion.Suspicion
 //	fenced, stop        usable, expelled
 //	quiesceNow          quiesceNow
 //	leave               Close, leaveFor

@@ -19,6 +19,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -47,11 +48,11 @@ type Buffer struct {
 	life      membership.Life
 	next      uint64 // number of the next dispatch
 	slots     []slot
-	retired   []*ownSlab      // poisoned, or spare
-	deferred  []deferredWrite // words still to be written for cancelled or masked sends
-	slabBytes int64           // capacity of each slab; 0 until sized
-	asked     layout.Slab     // of the latest dispatch's shape
-	peers     []peer          // by rank; only Install replaces them
+	retired   []*ownSlab       // poisoned, or spare
+	deferred  []deferredWrite  // words still to be written for cancelled or masked sends
+	slabBytes int64            // capacity of each slab; 0 until sized
+	asked     layout.Slab      // of the latest dispatch's shape
+	peers     []suspicion.Peer // by rank; only Install replaces them
 	scratch   scratch
 	count     counters
 	known     rankset.Set // members without a recorded loss
@@ -97,9 +98,9 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	set := membership.Members(word.Load())
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
-		all: all, word: word, epoch: set.Epoch(), pollInterval: pollIntervalFor(dom.NumRanks()),
+		all: all, word: word, epoch: set.Epoch(), pollInterval: suspicion.PollIntervalFor(dom.NumRanks()),
 		now:   time.Now,
-		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()), pump: newPump(),
+		slots: make([]slot, cfg.NumSlots), peers: make([]suspicion.Peer, dom.NumRanks()), pump: newPump(),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
 	if b.hasOwn, _ = dom.(ownMemory); !cfg.Joining {
@@ -132,7 +133,7 @@ func (b *Buffer) makeTables() {
 	b.count.rowsTo = make([]uint64, b.ranks)
 	b.count.wait = make([]atomic.Int64, b.ranks)
 	for r := range b.peers {
-		b.peers[r] = newPeer(b.dom, r)
+		b.peers[r] = suspicion.NewPeer(b.dom, r)
 	}
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)

@@ -290,7 +290,7 @@ func (b *Buffer) copyOutputs(s *slot) {
 // If an owner is out and has not published, that is no error: it was lost. An owner
 // that has gone on without us, because we are out ourselves, writes nothing for us.
 func (b *Buffer) outputsReady(s *slot, r int, out rankset.Set) (bool, error) {
-	word := b.peers[r].yReady(s.index).Load()
+	word := yReadyWord(&b.peers[r], s.index).Load()
 	if n := protocol.Combines(word); protocol.IsFor(word, s.op) && n > s.combines {
 		if n > s.combines+1 && b.isMember() { // it waits for us in between
 			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("%d combines of operation %d", s.combines+1, s.op)})

@@ -30,7 +30,7 @@ func IsUnlocked(b *Buffer) bool {
 }
 
 // WaitsFor has one bit for each rank that a rank's callers wait for.
-func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].waitsFor().Load() }
+func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].WaitsFor().Load() }
 
 // SetClock makes a buffer take the time from a test.
 func SetClock(b *Buffer, now func() time.Time) { b.now = now }

@@ -3,6 +3,7 @@ package cpu
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
@@ -15,7 +16,7 @@ func (w *wait) lookAround(now time.Time, waiting rankset.Set) (changed bool) {
 		return true // the next step returns the error
 	}
 	for t := range waiting.All() {
-		if p := w.peers[t].proc; p != nil && p.Dying() {
+		if p := w.peers[t].Proc; p != nil && p.Dying() {
 			w.fence(now, t)
 		}
 	}
@@ -41,7 +42,7 @@ func (w *wait) extend(now time.Time) {
 	defer w.b.mu.Unlock()
 	if c := w.t.s.call(w.t.kind); c.st == w.t.st {
 		c.deadline = now.Add(c.timeout)
-		c.suspicion.open = false
+		c.suspicion.Restart()
 		w.deadline = c.deadline
 	}
 }
@@ -58,7 +59,7 @@ func (w *wait) fence(now time.Time, target int) {
 // known: the rank may be frozen, or cut off.
 func (w *wait) whyGone(target int) string {
 	remote := w.b.dom.Remote()
-	if remote != nil && remote.Ranks().Has(target) && w.peers[target].proc.Lost() == nil {
+	if remote != nil && remote.Ranks().Has(target) && w.peers[target].Proc.Lost() == nil {
 		return "no word comes from it any more"
 	}
 	return "its process has ended"
@@ -79,28 +80,28 @@ func (w *wait) fenced(now time.Time, blamed rankset.Set, why string) {
 // few looks; false: look again.
 func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool) {
 	v, decided := w.try(now, waiting)
-	if v.causes.Empty() {
+	if v.Causes.Empty() {
 		return decided
 	}
-	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.causes) {
-		w.fenced(now, v.causes, "it did not come before the deadline")
+	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.Causes) {
+		w.fenced(now, v.Causes, "it did not come before the deadline")
 	}
 	return decided
 }
 
-func (w *wait) try(now time.Time, waiting rankset.Set) (v decision, decided bool) {
+func (w *wait) try(now time.Time, waiting rankset.Set) (v suspicion.Decision, decided bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	c := w.t.s.call(w.t.kind)
 	if c.st != w.t.st || c.st.State() != op.Pending || w.b.epoch != w.epoch {
-		return decision{}, true // ended meanwhile; the next step sees it
+		return suspicion.Decision{}, true // ended meanwhile; the next step sees it
 	}
-	v, decided = c.suspicion.look(now, &waitGraph{
-		peers: w.peers, self: w.b.self, members: w.b.membersOf(w.epoch), timeout: w.timeout,
-		pollInterval: w.b.pollInterval, age: w.b.wordAge(), clock: &w.b.rec.clock,
+	v, decided = c.suspicion.Look(now, &suspicion.Graph{
+		Peers: w.peers, Self: w.b.self, Members: w.b.membersOf(w.epoch), Timeout: w.timeout,
+		PollInterval: w.b.pollInterval, Age: suspicion.WordAge(w.b.dom), Clock: &w.b.rec.clock,
 	}, waiting)
-	if decided && v.causes.Empty() && !v.until.IsZero() {
-		c.deadline, w.deadline = v.until, v.until
+	if decided && v.Causes.Empty() && !v.Until.IsZero() {
+		c.deadline, w.deadline = v.Until, v.Until
 	}
 	return v, decided
 }

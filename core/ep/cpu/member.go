@@ -114,5 +114,5 @@ func (b *Buffer) quiesceNow() {
 
 func (b *Buffer) storeQuiesced() {
 	b.published.quiesced = uint64(b.epoch) + 1
-	b.peers[b.self].quiesced().Store(b.published.quiesced)
+	b.peers[b.self].Quiesced().Store(b.published.quiesced)
 }

@@ -91,7 +91,7 @@ func (b *Buffer) recordLoss(rank, pid int, epoch uint16, waited time.Duration, k
 // recordLost records the loss of several ranks. Buffer.mu is held.
 func (b *Buffer) recordLost(ranks rankset.Set, waited time.Duration, t task, why string) {
 	for r := range ranks.And(b.known).All() {
-		b.recordLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
+		b.recordLoss(r, b.peers[r].Proc.PID(), b.epoch, waited, t.kind, t.n, why)
 	}
 	b.known = b.known.Minus(ranks)
 }
@@ -115,10 +115,10 @@ func (b *Buffer) recordLeavers(t task) {
 // are done with the epoch. Buffer.mu is held.
 func (b *Buffer) recordLeft(gone rankset.Set) {
 	for r := range gone.All() {
-		if p := &b.peers[r]; p.ended(b.epoch) && !p.proc.Dying() {
+		if p := &b.peers[r]; p.Ended(b.epoch) && !p.Proc.Dying() {
 			b.known = b.known.Without(r)
 			b.note(telemetry.Event{
-				Kind: telemetry.Left, Rank: r, PID: p.proc.PID(), Epoch: b.epoch, Op: b.next,
+				Kind: telemetry.Left, Rank: r, PID: p.Proc.PID(), Epoch: b.epoch, Op: b.next,
 				Why: "it closed its buffer, or updates the membership",
 			})
 		}

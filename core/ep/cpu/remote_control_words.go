@@ -113,8 +113,8 @@ func (b *Buffer) takeControlWords(s *slot, r int, msg []byte) bool {
 	if b.missesOutputs(s, r, w.y) {
 		return false
 	}
-	raise(p.open(s.index), w.open)
-	raise(p.yReady(s.index), w.y)
+	raise(openWord(p, s.index), w.open)
+	raise(yReadyWord(p, s.index), w.y)
 	return b.takeDone(s, r, w.done)
 }
 
@@ -138,7 +138,7 @@ func (b *Buffer) missesOutputs(s *slot, r int, y uint64) bool {
 	if !s.live || !protocol.IsFor(y, s.op) || !s.sent.Has(r) || b.rowsAt(s, r) == 0 {
 		return false
 	}
-	has := b.peers[r].yReady(s.index).Load()
+	has := yReadyWord(&b.peers[r], s.index).Load()
 	if !protocol.IsFor(has, s.op) {
 		return protocol.Combines(y) > 0
 	}

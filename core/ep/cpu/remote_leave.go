@@ -31,7 +31,7 @@ func (b *Buffer) messagesDrained() bool {
 		return true
 	}
 	for r := range b.remoteOf(b.members()).And(b.remote.carrier.Untaken()).All() {
-		if p := b.peers[r].proc; p != nil && !p.Dying() {
+		if p := b.peers[r].Proc; p != nil && !p.Dying() {
 			return false
 		}
 	}

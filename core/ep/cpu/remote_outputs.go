@@ -175,7 +175,7 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	if s.op != n || !s.live || !s.sent.Has(r) {
 		return n < b.next
 	}
-	back, has := s.remote[r].back, b.peers[r].yReady(s.index).Load()
+	back, has := s.remote[r].back, yReadyWord(&b.peers[r], s.index).Load()
 	if back.begin(h.word); has >= h.word || back.done || back.row != int64(h.first) {
 		return false
 	}
@@ -191,7 +191,7 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	back.row += int64(h.rows)
 	back.done = back.row == int64(h.total)
 	if s.remote[r].back = back; back.done {
-		b.peers[r].yReady(s.index).Store(h.word)
+		yReadyWord(&b.peers[r], s.index).Store(h.word)
 	}
 	return true
 }

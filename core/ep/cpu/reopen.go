@@ -98,7 +98,7 @@ func (b *Buffer) clean(s *slot, allPublished bool) {
 		most = protocol.MaxLocalExperts
 	}
 	for l := range int(most) {
-		ensure(s.own.seg.Word(layout.Counter(l)), 0)
+		protocol.Ensure(s.own.seg.Word(layout.Counter(l)), 0)
 	}
 }
 

@@ -65,7 +65,7 @@ var mutations = []struct{ name, file, from, to string }{
 		"b.poison(s, unfinished)", "",
 	},
 	{
-		"the blocked rank is blamed", "suspicion.go",
+		"the blocked rank is blamed", "../suspicion/suspicion.go",
 		"causes := tr.still(w, todo)", "causes := todo",
 	},
 	{

@@ -223,7 +223,7 @@ func (b *Buffer) publishFor(source int, slab domain.Segment, op uint64, p *param
 			} else if counts[l] > 0 {
 				v = uint64(begin[l])<<32 | uint64(counts[l])
 			}
-			ensure(slab.Word(lay.Layout(int64(l), int64(source))), v)
+			protocol.Ensure(slab.Word(lay.Layout(int64(l), int64(source))), v)
 		}
 	}
 	p.store(slab, source, op)

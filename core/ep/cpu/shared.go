@@ -7,56 +7,16 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/domain"
 )
 
-// peer is one rank as this rank sees it, this rank itself included. The zero
-// value is an absent rank, which is in no member set of this rank.
-type peer struct {
-	proc    domain.Process
-	control domain.Segment
-	remote  bool // reached by messages: control is a page of ours
-}
+// openWord holds (op + 1, slab id) that may be written in a slot of a rank.
+func openWord(p *suspicion.Peer, slot int) *atomic.Uint64 { return p.Control.Word(layout.Open(slot)) }
 
-func newPeer(dom domain.Domain, rank int) peer {
-	p := peer{proc: dom.Process(rank), control: dom.Control(rank)}
-	if remote := dom.Remote(); remote != nil {
-		p.remote = remote.Ranks().Has(rank)
-	}
-	return p
-}
-
-// open holds (op + 1, slab id) that may be written in a slot.
-func (p *peer) open(slot int) *atomic.Uint64 { return p.control.Word(layout.Open(slot)) }
-
-// yReady says which expert outputs of a slot may be read.
-func (p *peer) yReady(slot int) *atomic.Uint64 { return p.control.Word(layout.YReady(slot)) }
-
-// waitsFor has one bit for each rank that the peer waits for.
-func (p *peer) waitsFor() *atomic.Uint64 { return p.control.Word(layout.WaitsFor()) }
-
-// since is when the wait that waitsFor shows began.
-func (p *peer) since() *atomic.Uint64 { return p.control.Word(layout.Since()) }
-
-// beat advances while the peer waits.
-func (p *peer) beat() *atomic.Uint64 { return p.control.Word(layout.Beat()) }
-
-// quiesced is one more than the last epoch in which the peer writes nothing more.
-func (p *peer) quiesced() *atomic.Uint64 { return p.control.Word(layout.Quiesced()) }
-
-// isQuiesced reports whether the rank is known to write nothing more in an epoch:
-// its process has ended, or its buffer says so, or it is remote and cannot write itself.
-func (p *peer) isQuiesced(epoch uint16) bool { return p.remote || p.ended(epoch) }
-
-// maxQuiesced is for the last epoch that there can be.
-const maxQuiesced = 1 << 16
-
-func (p *peer) ended(epoch uint16) bool {
-	if p.proc.Lost() != nil {
-		return true
-	}
-	quiesced := p.quiesced().Load() // a wild one promises nothing
-	return quiesced > uint64(epoch) && quiesced <= maxQuiesced
+// yReadyWord says which expert outputs of a slot of a rank may be read.
+func yReadyWord(p *suspicion.Peer, slot int) *atomic.Uint64 {
+	return p.Control.Word(layout.YReady(slot))
 }
 
 // params is one rank's view of an operation.
@@ -96,10 +56,10 @@ func (p *params) store(slab domain.Segment, rank int, op uint64) {
 	at, words := layout.Params(rank), p.words(op)
 	words[protocol.ParamOp] |= sealOf(rank, &words, p.extra) << sealShift
 	for i, v := range words {
-		ensure(slab.Word(at+int64(i)*8), v)
+		protocol.Ensure(slab.Word(at+int64(i)*8), v)
 	}
 	if p.flat {
-		ensure(slab.Word(at+protocol.ParamExtras*8), p.extra)
+		protocol.Ensure(slab.Word(at+protocol.ParamExtras*8), p.extra)
 	}
 }
 
@@ -118,15 +78,6 @@ func sealOf(rank int, words *recordWords, extra uint64) uint64 {
 func mix(v uint64) uint64 {
 	v *= 0x9e3779b97f4a7c15
 	return v ^ v>>32
-}
-
-// ensure stores a value that is not there yet. It is for words that no other rank
-// writes at the same time. Most of them keep their value from operation to operation,
-// and a store would take the cache line away from every rank that reads it.
-func ensure(w *atomic.Uint64, v uint64) {
-	if w.Load() != v {
-		w.Store(v)
-	}
 }
 
 // loadParams reads the record of a source once. Not ok: no rank has stored it so.

@@ -3,6 +3,7 @@ package cpu
 import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -23,7 +24,7 @@ type ownSlab struct {
 // suspect is one incarnation of a rank in the epoch in which it was lost. Its
 // control page is retained: another process may take its number over.
 type suspect struct {
-	peer  peer
+	peer  suspicion.Peer
 	epoch uint16
 }
 
@@ -82,8 +83,8 @@ func (b *Buffer) renew(s *slot, unfinished rankset.Set) error {
 func (b *Buffer) poison(s *slot, unfinished rankset.Set) {
 	for r := range unfinished.All() {
 		p := &b.peers[r]
-		if p.proc != nil && !p.isQuiesced(b.epoch) {
-			p.control.Retain()
+		if p.Proc != nil && !p.IsQuiesced(b.epoch) {
+			p.Control.Retain()
 			s.own.suspects = append(s.own.suspects, suspect{*p, b.epoch})
 		}
 	}
@@ -131,13 +132,13 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 func (own *ownSlab) reset() {
 	own.rowOrder, own.rowOrderMembers = 0, rankset.Set{}
 	for off := int64(0); off < layout.Counter(0); off += 8 {
-		ensure(own.seg.Word(off), 0)
+		protocol.Ensure(own.seg.Word(off), 0)
 	}
 }
 
 func (own *ownSlab) harmless() bool {
 	for i := range own.suspects {
-		if s := &own.suspects[i]; !s.peer.isQuiesced(s.epoch) {
+		if s := &own.suspects[i]; !s.peer.IsQuiesced(s.epoch) {
 			return false
 		}
 	}
@@ -146,7 +147,7 @@ func (own *ownSlab) harmless() bool {
 
 func (own *ownSlab) acquit() {
 	for i := range own.suspects {
-		own.suspects[i].peer.control.Release()
+		own.suspects[i].peer.Control.Release()
 	}
 	own.suspects = nil
 }

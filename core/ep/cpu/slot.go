@@ -6,6 +6,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
@@ -71,12 +72,12 @@ type call struct {
 	spare     *op.Op // an ended st that no task and no pending operation holds
 	holders   int    // tasks and pending operations that refer to st
 	timeout   time.Duration
-	deadline  time.Time // zero: not started, or none
-	waits     time.Time // when its first wait of this phase began; zero: not yet
-	sent      bool      // the caller knows that PhaseSent is reached: the next phase's deadline counts
-	behind    bool      // runs in the background: no caller waits for it now
-	queued    bool      // it is among the background's tasks
-	suspicion suspicion // finds the ranks to blame for a deadline that has passed
+	deadline  time.Time           // zero: not started, or none
+	waits     time.Time           // when its first wait of this phase began; zero: not yet
+	sent      bool                // the caller knows that PhaseSent is reached: the next phase's deadline counts
+	behind    bool                // runs in the background: no caller waits for it now
+	queued    bool                // it is among the background's tasks
+	suspicion suspicion.Suspicion // finds the ranks to blame for a deadline that has passed
 }
 
 type dispatchCall struct {
@@ -103,7 +104,8 @@ func (c *call) begin(timeout time.Duration) {
 	c.st, c.spare = c.spare, nil
 	*c.st = op.Op{}
 	c.timeout, c.deadline, c.waits, c.sent = timeout, time.Time{}, time.Time{}, false
-	c.behind, c.queued, c.suspicion.open, c.suspicion.excuses = false, false, false, 0
+	c.behind, c.queued = false, false
+	c.suspicion.Reset()
 }
 
 // retire forgets an ended operation. Its memory is reused only if no holder can

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -91,10 +92,10 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 }
 
 // meetPeers makes the peers, with the control pages of every rank that has come.
-func (b *Buffer) meetPeers() []peer {
-	peers := make([]peer, b.ranks)
+func (b *Buffer) meetPeers() []suspicion.Peer {
+	peers := make([]suspicion.Peer, b.ranks)
 	for r := range peers {
-		peers[r] = newPeer(b.dom, r)
+		peers[r] = suspicion.NewPeer(b.dom, r)
 	}
 	return peers
 }

@@ -92,12 +92,12 @@ type published struct {
 
 func (b *Buffer) publishOpen(slot int, word uint64) {
 	b.published.open[slot] = word
-	b.peers[b.self].open(slot).Store(word)
+	openWord(&b.peers[b.self], slot).Store(word)
 }
 
 func (b *Buffer) publishYReady(slot int, word uint64) {
 	b.published.yReady[slot] = word
-	b.peers[b.self].yReady(slot).Store(word)
+	yReadyWord(&b.peers[b.self], slot).Store(word)
 }
 
 // findsItselfHurt checks this rank's own words while it waits, because others may wait for
@@ -116,17 +116,17 @@ func (b *Buffer) findsItselfHurt() bool {
 func (b *Buffer) checkOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {
-		if held := own.open(j).Load(); held != b.published.open[j] {
+		if held := openWord(own, j).Load(); held != b.published.open[j] {
 			b.violates(b.notMine("open", j, held, b.published.open[j]))
 		}
-		if held := own.yReady(j).Load(); held != b.published.yReady[j] {
+		if held := yReadyWord(own, j).Load(); held != b.published.yReady[j] {
 			b.violates(b.notMine("y_ready", j, held, b.published.yReady[j]))
 		}
 		if s := &b.slots[j]; s.own != nil {
 			b.checkRowOrder(s)
 		}
 	}
-	if held := own.quiesced().Load(); held != b.published.quiesced {
+	if held := own.Quiesced().Load(); held != b.published.quiesced {
 		b.violates(violation{b.self, "quiesced", held, fmt.Sprintf("%#x, which this rank has stored", b.published.quiesced)})
 	}
 	if held, shown, ok := b.waits.intact(own); !ok {
@@ -160,7 +160,7 @@ func inSlot(name string, slot int) string { return fmt.Sprintf("%s[%d]", name, s
 // openFor reads open[j] of rank r: the id of the slab that may be written for an
 // operation which this rank has not finished there.
 func (b *Buffer) openFor(r, j int, n uint64) (id int, open bool) {
-	word := b.peers[r].open(j).Load()
+	word := openWord(&b.peers[r], j).Load()
 	if protocol.IsFor(word, n) {
 		return protocol.DetailOf(word), true
 	}
@@ -277,7 +277,7 @@ func (b *Buffer) restoreOwn() {
 		b.publishOpen(j, b.published.open[j])
 		b.publishYReady(j, b.published.yReady[j])
 	}
-	own.quiesced().Store(b.published.quiesced)
+	own.Quiesced().Store(b.published.quiesced)
 	b.waits.restore(own)
 	if b.hasOwn != nil {
 		b.hasOwn.RestoreOwn()

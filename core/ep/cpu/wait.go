@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
@@ -19,14 +20,6 @@ const (
 	spinFor  = 2 * time.Microsecond
 	yieldFor = 500 * time.Microsecond
 )
-
-// pollIntervalFor is how long a wait may sleep before it shows that it is alive.
-// Where ranks share processors, each gets its turn less often.
-func pollIntervalFor(ranks int) time.Duration {
-	cpus := runtime.NumCPU()
-	perCPU := (ranks + cpus - 1) / cpus
-	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
-}
 
 // spinsFor says how long a wait spins, and how long it is awake in all.
 func spinsFor(asked time.Duration, ranks int) (spins, awake time.Duration) {
@@ -189,7 +182,7 @@ func (b *Buffer) nextPhase(t task) {
 type wait struct {
 	b        *Buffer
 	t        task
-	peers    []peer
+	peers    []suspicion.Peer
 	epoch    uint16
 	begin    time.Time
 	last     time.Time
@@ -258,7 +251,7 @@ func (w *wait) account(now time.Time, waiting rankset.Set) {
 		w.slept = false
 		w.b.waits.blame(entryOf(w.t.s, w.t.kind), w.t.st, waiting, w.b.rec.clock.At(w.since), own)
 	}
-	own.beat().Add(1)
+	own.Beat().Add(1)
 	w.last, w.blamed, w.shown = now, lowest(waiting), waiting
 }
 
@@ -293,4 +286,12 @@ func (w *wait) end(inProgress bool) {
 		waiting = rankset.Set{}
 	}
 	w.account(w.b.now(), waiting)
+}
+
+// lowest returns the lowest rank of a set; -1 for the empty set.
+func lowest(ranks rankset.Set) int {
+	if ranks.Empty() {
+		return -1
+	}
+	return ranks.Min()
 }

@@ -3,6 +3,7 @@ package cpu
 import (
 	"sync"
 
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
@@ -31,7 +32,7 @@ func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
 
 // blame records the ranks that a wait for an operation waits for now, and tells the
 // peers. No ranks: the wait has ended; that counts only if the entry still belongs to it.
-func (ws *waiters) blame(entry int, st *op.Op, ranks rankset.Set, since int64, own *peer) {
+func (ws *waiters) blame(entry int, st *op.Op, ranks rankset.Set, since int64, own *suspicion.Peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	e := &ws.entries[entry]
@@ -49,27 +50,27 @@ func (ws *waiters) blame(entry int, st *op.Op, ranks rankset.Set, since int64, o
 		}
 	}
 	ws.shown, ws.since = all, uint64(first)
-	own.since().Store(ws.since)
-	own.waitsFor().Store(ws.shown.Word())
+	own.Since().Store(ws.since)
+	own.WaitsFor().Store(ws.shown.Word())
 }
 
 // intact reports whether the control page still says what this rank has stored.
-func (ws *waiters) intact(own *peer) (held, stored uint64, ok bool) {
+func (ws *waiters) intact(own *suspicion.Peer) (held, stored uint64, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if held := own.waitsFor().Load(); held != ws.shown.Word() {
+	if held := own.WaitsFor().Load(); held != ws.shown.Word() {
 		return held, ws.shown.Word(), false
 	}
-	held = own.since().Load()
+	held = own.Since().Load()
 	return held, ws.since, held == ws.since
 }
 
 // restore stores again what the control page must say.
-func (ws *waiters) restore(own *peer) {
+func (ws *waiters) restore(own *suspicion.Peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	own.since().Store(ws.since)
-	own.waitsFor().Store(ws.shown.Word())
+	own.Since().Store(ws.since)
+	own.WaitsFor().Store(ws.shown.Word())
 }
 
 // forgetWaits ends the waits for the operations of a slot.

@@ -8,7 +8,7 @@ import (
 
 	device "github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/cudaipc"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
@@ -57,7 +57,7 @@ type Buffer struct {
 	epoch    uint16     // the one this rank joined
 	base     uint64     // its first operation
 	life     membership.Life
-	detector *cpu.FailureDetector
+	detector *suspicion.Detector
 	timeout  time.Duration // of the latest call that has one
 	lost     uint64        // ranks that this one has fenced
 	wild     violations
@@ -105,7 +105,7 @@ func New(dom domain.Domain, dev *device.Device, cfg Config) (*Buffer, error) {
 	if b.offer, err = cudaipc.NewOffer(dom, dev, b.engine.Memory()); err != nil {
 		return nil, errors.Join(err, b.engine.Close())
 	}
-	b.detector = cpu.NewFailureDetector(dom, b.epoch)
+	b.detector = suspicion.NewDetector(dom, b.epoch)
 	b.rec.open(b)
 	b.watch.begin(b)
 	return b, nil
@@ -214,7 +214,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	set := membership.Members(b.dom.Members().Load())
-	b.detector = cpu.NewFailureDetector(b.dom, epoch)
+	b.detector = suspicion.NewDetector(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks().And(b.dom.Present())
 	b.fenced, b.wild.ranks = fenced{}, rankset.Set{}
 	if !set.In(epoch, b.self) {

@@ -1,4 +1,4 @@
-package cpu
+package suspicion
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ import (
 // waited for as long as the detector gives a wait.
 func TestDetectorBlamesTheStraggler(t *testing.T) {
 	doms := inproc.New(3, layout.ControlBytes)
-	detector, blocked := NewFailureDetector(doms[0], 1), NewFailureDetector(doms[1], 1)
+	detector, blocked := NewDetector(doms[0], 1), NewDetector(doms[1], 1)
 	now := time.Now()
 	try := func(since time.Time) (causes rankset.Set, until time.Time) {
 		for decided := false; !decided; now = now.Add(time.Second) {
@@ -46,13 +46,13 @@ func TestDetectorBlamesTheStraggler(t *testing.T) {
 // this epoch.
 func TestDetectorKnowsWhoIsQuiesced(t *testing.T) {
 	doms := inproc.NewPartial(4, rankset.Upto(3), layout.ControlBytes)
-	detector := NewFailureDetector(doms[0], 1)
+	detector := NewDetector(doms[0], 1)
 	require.EqualValues(t, rankset.Of(3), detector.Quiesced(rankset.Of(1, 2, 3)), "nobody was there")
-	NewFailureDetector(doms[1], 1).PublishQuiesced()
+	NewDetector(doms[1], 1).PublishQuiesced()
 	inproc.Doom(doms[0], 2)
 	require.EqualValues(t, rankset.Of(2), detector.Dying(rankset.Of(1, 2)))
 	require.EqualValues(t, rankset.Of(1), detector.Quiesced(rankset.Of(1, 2)), "who is about to end may write still")
 	inproc.Kill(doms[0], 2)
 	require.EqualValues(t, rankset.Of(1, 2), detector.Quiesced(rankset.Of(1, 2)))
-	require.Zero(t, NewFailureDetector(doms[0], 2).Quiesced(rankset.Of(1)), "it said so of another epoch")
+	require.Zero(t, NewDetector(doms[0], 2).Quiesced(rankset.Of(1)), "it said so of another epoch")
 }

@@ -1,6 +1,10 @@
-package cpu
+// Package suspicion is the failure detector: which rank a deadline blames. Ranks show in
+// their control pages which ranks they wait for, and that they live. docs/protocol.md
+// has the rules.
+package suspicion
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/moewire/moewire/core/group/domain"
@@ -8,23 +12,22 @@ import (
 	"github.com/moewire/moewire/core/telemetry"
 )
 
-// waitGraph is what a suspicion looks at: which rank waits for which ranks.
-type waitGraph struct {
-	peers        []peer
-	self         int
-	members      rankset.Set   // of the detector's epoch, now
-	timeout      time.Duration // of a wait, as the detecting rank has it
-	pollInterval time.Duration // of a wait's sleeps
-	age          time.Duration // the most that words of other ranks may be old
-	clock        *telemetry.Clock
+// Graph is what a suspicion looks at: which rank waits for which ranks.
+type Graph struct {
+	Peers        []Peer
+	Self         int
+	Members      rankset.Set   // of the detector's epoch, now
+	Timeout      time.Duration // of a wait, as the detecting rank has it
+	PollInterval time.Duration // of a wait's sleeps
+	Age          time.Duration // the most that words of other ranks may be old
+	Clock        *telemetry.Clock
 }
 
-// suspicion finds the straggler that causes a delay. The rank that is waited for may be
+// Suspicion finds the straggler that causes a delay. The rank that is waited for may be
 // blocked: alive, and late only because it waits for another rank itself. A
 // blocked rank shows which ranks it waits for and since when, and its beat moves. So the
-// suspicion compares beats over a while. Its owner guards it: Buffer.mu the suspicion of
-// a call, the user of a FailureDetector that detector's.
-type suspicion struct {
+// suspicion compares beats over a while. Its owner guards it.
+type Suspicion struct {
 	open    bool
 	since   time.Time
 	looks   int
@@ -39,53 +42,51 @@ type suspicion struct {
 // lasts longer. A circle of waits counts when several suspicions in a row, of one
 // operation, have found nothing else.
 const (
-	suspicionSleeps = 8
-	suspicionAges   = 4
-	suspicionLooks  = 4
-	maxExcuses      = 3
+	minSleeps  = 8
+	minAges    = 4
+	minLooks   = 4
+	maxExcuses = 3
 )
 
-// decision of a suspicion: the ranks to fence, or, if there are none, until when to wait.
-type decision struct {
-	causes rankset.Set
-	until  time.Time
+// Decision of a suspicion: the ranks to fence, or, if there are none, until when to wait.
+type Decision struct {
+	Causes rankset.Set
+	Until  time.Time
 }
 
-// look opens the suspicion or goes on with it.
-func (tr *suspicion) look(now time.Time, w *waitGraph, waiting rankset.Set) (v decision, decided bool) {
+// Look opens the suspicion or goes on with it.
+func (tr *Suspicion) Look(now time.Time, w *Graph, waiting rankset.Set) (v Decision, decided bool) {
 	if !tr.open {
-		tr.begin(now, w.peers)
-		return decision{}, false
+		tr.begin(now, w.Peers)
+		return Decision{}, false
 	}
 	tr.looks++
-	if tr.looks < suspicionLooks || now.Sub(tr.since) < max(suspicionSleeps*w.pollInterval, suspicionAges*w.age) {
-		return decision{}, false
+	if tr.looks < minLooks || now.Sub(tr.since) < max(minSleeps*w.PollInterval, minAges*w.Age) {
+		return Decision{}, false
 	}
 	tr.open = false
 	return tr.decide(now, w, waiting), true
 }
 
-// wordAge is how old the words of other ranks may be.
-func (b *Buffer) wordAge() time.Duration {
-	if b.remote == nil {
-		return 0
-	}
-	return b.remote.carrier.WordAge()
-}
+// Restart makes the next look the first one.
+func (tr *Suspicion) Restart() { tr.open = false }
 
-// wordAge is how old the words of remote ranks may be; 0 without any.
-func wordAge(dom domain.Domain) time.Duration {
+// Reset makes it a new suspicion.
+func (tr *Suspicion) Reset() { tr.open, tr.excuses = false, 0 }
+
+// WordAge is how old the words of remote ranks may be; 0 without any.
+func WordAge(dom domain.Domain) time.Duration {
 	if remote := dom.Remote(); remote != nil {
 		return remote.WordAge()
 	}
 	return 0
 }
 
-func (tr *suspicion) begin(now time.Time, peers []peer) {
+func (tr *Suspicion) begin(now time.Time, peers []Peer) {
 	tr.open, tr.since, tr.looks = true, now, 0
 	for r := range peers {
-		if peers[r].proc != nil {
-			tr.beats[r] = peers[r].beat().Load()
+		if peers[r].Proc != nil {
+			tr.beats[r] = peers[r].Beat().Load()
 		}
 	}
 }
@@ -93,32 +94,32 @@ func (tr *suspicion) begin(now time.Time, peers []peer) {
 // decide blames the stragglers, which are at the ends of the chains of waits: they do
 // not wait, or their beat stands still. A straggler behind a blocked rank gets as much
 // time, from the beginning of that rank's wait, as this rank gives its own wait.
-func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting rankset.Set) (v decision) {
-	members := w.members
+func (tr *Suspicion) decide(now time.Time, w *Graph, waiting rankset.Set) (v Decision) {
+	members := w.Members
 	todo, seen, early := waiting.And(members), rankset.Set{}, rankset.Set{}
 	causes := tr.still(w, todo)
 	for todo = todo.Minus(causes); !todo.Empty(); {
 		m := todo.Min()
 		seen = seen.With(m)
-		p := &w.peers[m]
-		next := rankset.FromWord(p.waitsFor().Load()).And(members)
-		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
+		p := &w.Peers[m]
+		next := rankset.FromWord(p.WaitsFor().Load()).And(members)
+		waited, ok := waitedSince(w.Clock.At(now), p.Since().Load())
 		if !ok { // its words are wild: the ranks that it names are not the cause
 			causes, todo = causes.With(m), todo.Minus(seen)
 			continue
 		}
-		end := now.Add(w.timeout - waited)
+		end := now.Add(w.Timeout - waited)
 		still := tr.still(w, next)
 		if now.Before(end) && !still.Empty() {
 			early = early.Or(still)
-			v.until = earlier(v.until, end)
+			v.Until = earlier(v.Until, end)
 		} else {
 			causes = causes.Or(still)
 		}
 		todo = todo.Or(next.Minus(still)).Minus(seen)
 	}
-	if v.causes = causes; causes.Empty() && early.Empty() {
-		v.causes = tr.breakCircle(w, seen)
+	if v.Causes = causes; causes.Empty() && early.Empty() {
+		v.Causes = tr.breakCircle(w, seen)
 	} else {
 		tr.excuses = 0
 	}
@@ -140,10 +141,10 @@ func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
 
 // still returns those of the ranks that do not wait, or show a beat that does not move.
 // This rank itself is awake, and waits.
-func (tr *suspicion) still(w *waitGraph, ranks rankset.Set) (still rankset.Set) {
-	for r := range ranks.Without(w.self).All() {
-		p := &w.peers[r]
-		if p.waitsFor().Load() == 0 || p.beat().Load() == tr.beats[r] {
+func (tr *Suspicion) still(w *Graph, ranks rankset.Set) (still rankset.Set) {
+	for r := range ranks.Without(w.Self).All() {
+		p := &w.Peers[r]
+		if p.WaitsFor().Load() == 0 || p.Beat().Load() == tr.beats[r] {
 			still = still.With(r)
 		}
 	}
@@ -152,13 +153,13 @@ func (tr *suspicion) still(w *waitGraph, ranks rankset.Set) (still rankset.Set) 
 
 // breakCircle returns, among ranks that wait only for one another, the rank that has
 // waited longest. It does so once such a circle has been found several times.
-func (tr *suspicion) breakCircle(w *waitGraph, seen rankset.Set) rankset.Set {
+func (tr *Suspicion) breakCircle(w *Graph, seen rankset.Set) rankset.Set {
 	if tr.excuses++; tr.excuses < maxExcuses || seen.Empty() {
 		return rankset.Set{}
 	}
-	worst := lowest(seen)
+	worst := seen.Min()
 	for r := range seen.All() {
-		if w.peers[r].since().Load() < w.peers[worst].since().Load() {
+		if w.Peers[r].Since().Load() < w.Peers[worst].Since().Load() {
 			worst = r
 		}
 	}
@@ -172,10 +173,10 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// lowest returns the lowest rank of a set; -1 for the empty set.
-func lowest(ranks rankset.Set) int {
-	if ranks.Empty() {
-		return -1
-	}
-	return ranks.Min()
+// PollIntervalFor is how long a wait may sleep before it shows that it is alive.
+// Where ranks share processors, each gets its turn less often.
+func PollIntervalFor(ranks int) time.Duration {
+	cpus := runtime.NumCPU()
+	perCPU := (ranks + cpus - 1) / cpus
+	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
 }

@@ -1,4 +1,4 @@
-package cpu_test
+package suspicion_test
 
 import (
 	"sync/atomic"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -16,7 +16,7 @@ import (
 // TestDetectorOfWildMembers: bits of ranks that do not exist count for no rank.
 func TestDetectorOfWildMembers(t *testing.T) {
 	doms := inproc.New(2, layout.ControlBytes)
-	d := cpu.NewFailureDetector(doms[0], 1)
+	d := suspicion.NewDetector(doms[0], 1)
 	doms[0].Members().(*atomic.Uint64).Store(1<<48 | 0xffffffffffff)
 	require.Zero(t, d.Dying(rankset.Upto(48)))
 	require.Zero(t, d.Quiesced(rankset.Upto(48)))
