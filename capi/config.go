@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/limits"
@@ -23,12 +24,15 @@ func configOf(c *C.mw_config_t) (cfg node.Config, err error) {
 		return cfg, err
 	}
 	cfg = node.Config{
-		Rank: int(c.rank), NumRanks: int(c.num_ranks), NumBytes: int64(c.num_bytes), NumSlots: int(c.num_slots),
-		Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
-		DebugFill:     c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
-		NoRecord:      c.flags&C.MW_CONFIG_NO_RECORD != 0,
-		SpinFor:       time.Duration(c.spin_us) * time.Microsecond,
-		EventCount:    eventCount(),
+		Rank: int(c.rank), NumRanks: int(c.num_ranks),
+		Config: ep.Config{
+			NumBytes: int64(c.num_bytes), NumSlots: int(c.num_slots),
+			Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+			DebugFill:     c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
+			NoRecord:      c.flags&C.MW_CONFIG_NO_RECORD != 0,
+			SpinFor:       time.Duration(c.spin_us) * time.Microsecond,
+			EventCount:    eventCount(),
+		},
 		Kernels: cpu.Options{
 			Width: int(c.vector_width), Stores: cpu.Stores(c.stores), Prefetch: int(c.prefetch), Threads: int(c.num_threads),
 		},

@@ -28,7 +28,7 @@ func onDevice(t *testing.T) node.Config {
 	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 1, NumRanks: 1}, 2)
 	require.NoError(t, err)
 	return node.Config{
-		NumRanks: 1, NumBytes: n, CUDA: &node.CUDA{Driver: cudatest.Build{}.Library(t), Code: []byte("kernels\x00")},
+		NumRanks: 1, Config: ep.Config{NumBytes: n}, CUDA: &node.CUDA{Driver: cudatest.Build{}.Library(t), Code: []byte("kernels\x00")},
 	}
 }
 

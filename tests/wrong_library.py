@@ -18,19 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # File, a text that is in it exactly once, and what comes behind it.
 EDITS = (
-    ("core/ep/cpu/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
+    ("core/ep/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
     (
         "core/ep/cpu/combine.go",
         "\tif !b.isMember() {\n\t\treturn ep.ErrFenced\n\t}\n",
         "\tif b.cfg.CorruptCombine && c.args.NumTokens > 0 {\n\t\tc.args.Out[0] ^= 1\n\t}\n",
     ),
-    ("core/node/config.go", "type Config struct {\n", "\tCorruptCombine bool\n"),
-    ("core/node/cpu.go", "cfg: cpu.Config{\n", "\t\tCorruptCombine: c.CorruptCombine,\n"),
     ("capi/config.go", '// #include "internal.h"\n', "// #include <stdlib.h>\n"),
     (
         "capi/config.go",
-        "\tcfg = node.Config{\n",
-        '\t\tCorruptCombine: C.getenv(C.CString("MOEWIRE_TEST_CORRUPT")) != nil,\n',
+        "\t\tConfig: ep.Config{\n",
+        '\t\t\tCorruptCombine: C.getenv(C.CString("MOEWIRE_TEST_CORRUPT")) != nil,\n',
     ),
 )
 

@@ -1,6 +1,7 @@
 package ep
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -17,9 +18,19 @@ type Standing struct {
 // operation, and an epoch has to have some left.
 const maxNext = 1 << 43
 
-// Include makes st cover the epoch and the operation number that a rank gives in its
-// parameters. If no buffer can have reached them: ErrMismatch, which names the rank.
-func (st *Standing) Include(rank int, epoch, next uint64) error {
+// StandingBytes is the length of an encoded Standing.
+const StandingBytes = 16
+
+// Append encodes st for the parameters of a rendezvous.
+func (st Standing) Append(out []byte) []byte {
+	out = binary.LittleEndian.AppendUint64(out, uint64(st.Epoch))
+	return binary.LittleEndian.AppendUint64(out, st.Next)
+}
+
+// include makes st cover the Standing that a rank gives in its parameters. If no buffer
+// can have reached it: ErrMismatch, which names the rank.
+func (st *Standing) include(rank int, given []byte) error {
+	epoch, next := binary.LittleEndian.Uint64(given), binary.LittleEndian.Uint64(given[8:])
 	switch {
 	case epoch > math.MaxUint16:
 		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, math.MaxUint16)

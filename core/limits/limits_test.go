@@ -62,7 +62,7 @@ func dispatch(change func(a *ep.DispatchArgs, v int64)) func(*testing.T, int64) 
 
 func onCUDA(change func(c *cuda.Config, v int64)) func(*testing.T, int64) error {
 	return func(_ *testing.T, v int64) error {
-		c := cuda.Config{NumBytes: 1 << 40}
+		c := cuda.Config{Config: ep.Config{NumBytes: 1 << 40}}
 		change(&c, v)
 		_, err := c.Params(ep.Standing{})
 		return err
@@ -90,7 +90,7 @@ var entrances = map[string]func(t *testing.T, v int64) error{
 	},
 	"num_slots on CUDA": onCUDA(func(c *cuda.Config, v int64) { c.NumSlots = int(v) }),
 	"num_bytes": func(_ *testing.T, v int64) error {
-		_, err := cpu.Config{NumBytes: v}.Params(ep.Standing{})
+		_, err := cpu.Params(ep.Config{NumBytes: v}, ep.Standing{})
 		return err
 	},
 	"num_max_tokens_per_rank": hint(func(s *layout.Shape, v int64) { s.MaxTokens = v }),

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	kernels "github.com/moewire/moewire/core/device/cpu"
@@ -20,17 +19,9 @@ const ABIVersion = 11
 // fields of Hosts that say so; each rank chooses the rest for itself.
 type Config struct {
 	Rank, NumRanks int
-	// NumBytes is the address space of all slots; see SizeHint. On the CPU 0 lets the
-	// first dispatch set it.
-	NumBytes int64
-	// NumSlots is the number of operations between dispatch and release; 0 means
-	// ep.DefaultSlots.
-	NumSlots int
-	// Deterministic, DebugFill, NoRecord, SlowAfter, SpinFor and EventCount are those of
-	// cpu.Config. SpinFor is at most limits.SpinUs.
-	Deterministic, DebugFill, NoRecord bool
-	SlowAfter, SpinFor                 time.Duration
-	EventCount                         *atomic.Uint64
+	// Config is the engine's. SizeHint says how large NumBytes must be, SpinFor is at most
+	// limits.SpinUs, and Joining is not looked at.
+	ep.Config
 	// Kernels place and reduce rows on the CPU; Pages hold them there.
 	Kernels kernels.Options
 	Pages   shm.Pages

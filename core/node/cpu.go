@@ -12,16 +12,13 @@ import (
 
 // onCPU is the engine of a buffer with its rows in the memory of the host.
 type onCPU struct {
-	cfg     cpu.Config
+	cfg     ep.Config
 	kernels kernels.Options
 	buffer  atomic.Pointer[cpu.Buffer]
 }
 
 func newCPU(c *Config) *onCPU {
-	return &onCPU{kernels: c.Kernels, cfg: cpu.Config{
-		NumSlots: c.NumSlots, NumBytes: c.NumBytes, Deterministic: c.Deterministic, DebugFill: c.DebugFill,
-		NoRecord: c.NoRecord, SlowAfter: c.SlowAfter, SpinFor: c.SpinFor, EventCount: c.EventCount,
-	}}
+	return &onCPU{kernels: c.Kernels, cfg: c.Config}
 }
 
 func (g *onCPU) core() core {
@@ -31,7 +28,7 @@ func (g *onCPU) core() core {
 	return nil // and not a nil *cpu.Buffer
 }
 
-func (g *onCPU) params(st ep.Standing) ([]byte, error) { return g.cfg.Params(st) }
+func (g *onCPU) params(st ep.Standing) ([]byte, error) { return cpu.Params(g.cfg, st) }
 
 func (g *onCPU) check(self int, params [][]byte, _ []multihost.Info) (ep.Standing, error) {
 	return cpu.CheckParams(self, params)

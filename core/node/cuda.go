@@ -44,10 +44,7 @@ type onCUDA struct {
 }
 
 func newCUDA(c *Config) *onCUDA {
-	g := &onCUDA{CUDA: *c.CUDA, cfg: cuda.Config{
-		NumSlots: c.NumSlots, NumBytes: c.NumBytes, Deterministic: c.Deterministic, DebugFill: c.DebugFill,
-		NoRecord: c.NoRecord, SlowAfter: c.SlowAfter, EventCount: c.EventCount,
-	}}
+	g := &onCUDA{CUDA: *c.CUDA, cfg: cuda.Config{Config: c.Config}}
 	if c.CUDA.KillFenced {
 		g.cfg.EndAfter = cuda.DefaultEndAfter
 	}

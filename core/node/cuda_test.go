@@ -32,7 +32,7 @@ func configOnCUDA(t *testing.T, rank, ranks int) Config {
 	n, err := layout.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
 	require.NoError(t, err)
 	return Config{
-		Rank: rank, NumRanks: ranks, NumBytes: n, Hosts: Hosts{Listen: "127.0.0.1", Keys: localKeys},
+		Rank: rank, NumRanks: ranks, Config: ep.Config{NumBytes: n}, Hosts: Hosts{Listen: "127.0.0.1", Keys: localKeys},
 		CUDA: &CUDA{Driver: cudatest.Build{}.Library(t), Code: []byte("kernels\x00")},
 	}
 }

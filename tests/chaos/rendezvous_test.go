@@ -20,8 +20,8 @@ const slabBytes = 8 << 20
 // config is how the buffers of a group are made. Ranks agree on slots and
 // size, given or found by the first dispatch; they differ in whether they fill
 // what is released.
-func (r *rank) config() cpu.Config {
-	cfg := cpu.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill}
+func (r *rank) config() ep.Config {
+	cfg := ep.Config{NumSlots: 2 + int(r.seed>>1&1), DebugFill: r.fill}
 	if r.seed>>2&1 == 1 {
 		cfg.NumBytes = slabBytes * int64(cfg.NumSlots)
 	}
@@ -61,7 +61,7 @@ func (r *rank) leaveRendezvous() {
 }
 
 func (r *rank) open() error {
-	params, err := r.config().Params(ep.Standing{})
+	params, err := cpu.Params(r.config(), ep.Standing{})
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (r *rank) relist() error {
 		return err
 	}
 	r.trap.hit(atPrepared)
-	params, err := r.config().Params(st)
+	params, err := cpu.Params(r.config(), st)
 	if err != nil {
 		return err
 	}

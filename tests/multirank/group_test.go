@@ -76,8 +76,8 @@ func runRole(role func(*env) error) error {
 func (e *env) connect() error {
 	measure() // the runtime opens its own descriptors with the first file
 	e.before = measure()
-	cfg := cpu.Config{NumBytes: 4 << 30}
-	params, err := cfg.Params(ep.Standing{})
+	cfg := ep.Config{NumBytes: 4 << 30}
+	params, err := cpu.Params(cfg, ep.Standing{})
 	if err != nil {
 		return err
 	}

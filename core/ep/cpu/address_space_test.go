@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
@@ -36,7 +35,7 @@ func TestSizingIsTriedAgain(t *testing.T) {
 // sizedWith gives rank 0 memory a number of times, and then none; it reports whether
 // that was enough.
 func sizedWith(t *testing.T, hosts []string, most int) bool {
-	w := newHostsWorldOf(t, hosts, cpu.Config{})
+	w := newHostsWorldOf(t, hosts, ep.Config{})
 	s := shape{ranks: 3, maxTokens: 8, hidden: 64, experts: 3, topk: 2}
 	ins := inputs(seeded(t), s, uniform)
 	var calls atomic.Int64
@@ -79,7 +78,7 @@ func TestAddressSpaceIsShort(t *testing.T) {
 		return
 	}
 	hosts := carriersOfHosts["tcp"]
-	w := newHostsWorldOf(t, hosts, cpu.Config{})
+	w := newHostsWorldOf(t, hosts, ep.Config{})
 	s := shape{ranks: 3, maxTokens: 8, hidden: 512, experts: 3, topk: 2}
 	ins := inputs(seeded(t), s, uniform)
 	s.maxTokens = 32768

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
@@ -15,7 +14,7 @@ import (
 // and allocate nothing for that either. Of two ranks, each with its goroutine.
 func TestNoAllocationsFlatOfTwo(t *testing.T) {
 	// A rank that sleeps makes a timer: the domain of goroutines has no futex.
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20, SpinFor: time.Minute})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20, SpinFor: time.Minute})
 	s := flatShape{shape: shape{ranks: 2, maxTokens: 8, hidden: 16, experts: 4, topk: 2}, extra: [protocol.NumExtras]int{8}}
 	const rounds = 200
 	round := [2]func() error{}

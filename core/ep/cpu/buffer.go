@@ -29,7 +29,7 @@ import (
 // Buffer is one rank's end of a group. All methods are safe for concurrent
 // use: a lock covers the steps of an operation, never a wait.
 type Buffer struct {
-	cfg   Config
+	cfg   ep.Config
 	dom   domain.Domain
 	kern  device.Kernels
 	word  *membership.Guard // of dom
@@ -89,8 +89,13 @@ type scratch struct {
 // New makes this rank's buffer over a connected domain. The buffer owns the
 // domain and the kernels from then on and closes them; no other code may use
 // kern. On an error both are still the caller's.
-func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
-	if err := cfg.check(); err != nil {
+func New(dom domain.Domain, kern device.Kernels, cfg ep.Config) (*Buffer, error) {
+	return open(dom, kern, cfg, true)
+}
+
+// open is New; without pumps, messages wait for callers.
+func open(dom domain.Domain, kern device.Kernels, cfg ep.Config, pumps bool) (*Buffer, error) {
+	if err := check(&cfg); err != nil {
 		return nil, err
 	}
 	all := rankset.Upto(dom.NumRanks())
@@ -100,7 +105,7 @@ func New(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: all, word: word, epoch: set.Epoch(), pollInterval: suspicion.PollIntervalFor(dom.NumRanks()),
 		now:   time.Now,
-		slots: make([]slot, cfg.NumSlots), peers: make([]suspicion.Peer, dom.NumRanks()), pump: newPump(),
+		slots: make([]slot, cfg.NumSlots), peers: make([]suspicion.Peer, dom.NumRanks()), pump: newPump(pumps),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
 	if b.hasOwn, _ = dom.(ownMemory); !cfg.Joining {

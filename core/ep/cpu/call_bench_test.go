@@ -35,7 +35,7 @@ func aloneInSharedMemory(b *testing.B) domain.Domain {
 func emptyCalls(b *testing.B, dom domain.Domain) {
 	kern, err := kernels.New(kernels.Widest)
 	require.NoError(b, err)
-	buf, err := cpu.New(dom, kern, cpu.Config{})
+	buf, err := cpu.New(dom, kern, ep.Config{})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = buf.Close() })
 	args := &ep.DispatchArgs{

@@ -27,7 +27,7 @@ func (w *world) cancelOne(in *input) error {
 // TestDeferredIsBounded: only so many dispatches can be cancelled ahead of the
 // peers, and calls that are refused still write what is deferred.
 func TestDeferredIsBounded(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := [2]input{pairInput(0), pairInput(1)}
 	err := w.cancelOne(&in[0])
 	for err == nil || err == ep.ErrInProgress {
@@ -60,7 +60,7 @@ func TestDeferredIsBounded(t *testing.T) {
 // TestOneCallPays: the call that opens this rank's slab also writes what was
 // deferred for it, so a peer that combines a cancelled operation is told.
 func TestOneCallPays(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := [2]input{pairInput(0), pairInput(1)}
 	for range 2 {
 		w.bothDispatch(in)
@@ -97,7 +97,7 @@ func TestHolderOfTheSlab(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
-			w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20, NumSlots: 1})
+			w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 			in := randomInput(r2(0), 4, 16, 2, 3, uniform)
 			before := make([]*dispatched, 3)
 			w.each(func(r int) (err error) { before[r], err = w.dispatch(r, s, &in); return err })
@@ -129,7 +129,7 @@ func TestHolderOfTheSlab(t *testing.T) {
 // TestOthersErrorsStayTheirs: a dispatch that finishes a combine in its way
 // does not fail because that combine fails.
 func TestOthersErrorsStayTheirs(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, NumSlots: 1})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 	in := [2]input{pairInput(0), pairInput(1)}
 	ds := w.bothDispatch(in)
 	hook, err := w.bufs[0].Combine(0, combineArgs(ds[0], &in[0], make([]byte, in[0].tokens*32)), ep.PhaseSent, -1)
@@ -144,7 +144,7 @@ func TestOthersErrorsStayTheirs(t *testing.T) {
 // TestFillAfterOverlap: released memory is filled also when the next dispatch
 // of the slot has begun before the last rank has released the operation.
 func TestFillAfterOverlap(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, NumSlots: 1, DebugFill: true})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1, DebugFill: true})
 	in := [2]input{pairInput(0), pairInput(1)}
 	ds := w.bothDispatch(in)
 	next := w.start(0, pair, &in[0], time.Second)

@@ -90,7 +90,7 @@ func exampleGroup(ranks int) (buffers []*cpu.Buffer) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		b, err := cpu.New(domain, kernels, cpu.Config{})
+		b, err := cpu.New(domain, kernels, ep.Config{})
 		if err != nil {
 			log.Fatal(err)
 		}

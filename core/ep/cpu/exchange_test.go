@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/cpu"
+	"github.com/moewire/moewire/core/ep"
 )
 
 func randomShape(r *rand.Rand, ranks int) shape {
@@ -25,7 +25,7 @@ func TestExchange(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 4, 8} {
 		t.Run(fmt.Sprintf("R%d", ranks), func(t *testing.T) {
 			r := seeded(t)
-			w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20})
+			w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20})
 			for i := range 60 {
 				s := randomShape(r, ranks)
 				ins := inputs(r, s, routings[i%len(routings)])
@@ -71,7 +71,7 @@ func interleavings(t *testing.T, preReduce bool) {
 		for _, slots := range []int{2, 3} {
 			t.Run(fmt.Sprintf("R%d-S%d", ranks, slots), func(t *testing.T) {
 				r := seeded(t)
-				w := newWorld(t, ranks, cpu.Config{NumSlots: slots, NumBytes: 64 << 20})
+				w := newWorld(t, ranks, ep.Config{NumSlots: slots, NumBytes: 64 << 20})
 				s := shape{ranks: ranks, maxTokens: 12, hidden: 16, experts: 4 * ranks, topk: 3, preReduce: preReduce}
 				script := randomScript(r, s, pairs)
 				seeds := r.Uint64()
@@ -158,7 +158,7 @@ func TestSameBitsForEveryR(t *testing.T) {
 	in := randomInput(r, tokens, hidden, k, experts, uniform)
 	want := wantCombine(&in, hidden, k, alive)
 	for _, ranks := range []int{1, 2, 4, 8} {
-		w := newWorld(t, ranks, cpu.Config{})
+		w := newWorld(t, ranks, ep.Config{})
 		s := shape{ranks: ranks, maxTokens: tokens, hidden: hidden, experts: experts, topk: k}
 		ins := make([]input, ranks) // every rank has its share of the tokens
 		for i := range ins {

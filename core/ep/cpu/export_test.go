@@ -9,9 +9,8 @@ import (
 )
 
 // NewWithoutPump is New for tests that take messages themselves, by Pump.
-func NewWithoutPump(dom domain.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
-	cfg.noPump = true
-	return New(dom, kern, cfg)
+func NewWithoutPump(dom domain.Domain, kern device.Kernels, cfg ep.Config) (*Buffer, error) {
+	return open(dom, kern, cfg, false)
 }
 
 // Pump does what the goroutine does that takes messages while no caller waits.

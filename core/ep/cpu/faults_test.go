@@ -65,7 +65,7 @@ func ones(n int) []int32 {
 // TestDeadline: a rank that does not come before the deadline is taken out,
 // also for ranks that have no deadline. When it comes it is told.
 func TestDeadline(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 12 << 20})
 	s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
 	in := randomInput(r2(0), 4, 16, 2, 3, uniform)
 	masks := [][]int32{ones(3), ones(3)}
@@ -82,7 +82,7 @@ func TestDeadline(t *testing.T) {
 
 // TestDeath: a dead rank ends waits without any deadline.
 func TestDeath(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 12 << 20})
 	s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
 	in := randomInput(r2(0), 4, 16, 2, 3, uniform)
 	masks := [][]int32{ones(3), ones(3)}
@@ -100,7 +100,7 @@ func TestDeath(t *testing.T) {
 func TestLeaver(t *testing.T) {
 	r := seeded(t)
 	for range 50 {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+		w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 		ins := inputs(r, small, uniform)
 		w.each(func(rank int) error {
 			err := w.roundTrip(rank, small, ins)
@@ -114,7 +114,7 @@ func TestLeaver(t *testing.T) {
 
 // TestCloseEndsWaits: closing a buffer ends a wait in another thread.
 func TestCloseEndsWaits(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	in := randomInput(r2(0), 4, 16, 2, 4, uniform)
 	waiting := w.start(0, small, &in, -1)
 	w.waits(0)
@@ -125,7 +125,7 @@ func TestCloseEndsWaits(t *testing.T) {
 // TestReleasedWithoutCombine: a rank that releases an operation that others combine
 // gives them an error that names the rank, never a hang.
 func TestReleasedWithoutCombine(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 3}, weights: []float32{1, 1}}
 	w.each(func(rank int) error {
 		d, err := w.dispatch(rank, small, &in)
@@ -149,7 +149,7 @@ func TestReleasedWithoutCombine(t *testing.T) {
 // peers need is written by its later calls, and the numbers stay in step.
 func TestCancel(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	ins := inputs(r, small, uniform)
 	const cancelled = 5
 	w.each(func(rank int) error {
@@ -179,7 +179,7 @@ func TestCancel(t *testing.T) {
 // goroutine for all ranks: it sends for all, then receives for all.
 func TestHooks(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 4, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 4, ep.Config{NumBytes: 16 << 20})
 	s := shape{ranks: 4, maxTokens: 6, hidden: 16, experts: 8, topk: 3}
 	for range 30 {
 		ins := inputs(r, s, uniform)
@@ -221,7 +221,7 @@ func TestHooks(t *testing.T) {
 // waited for, and its experts contribute nothing; the protocol goes on.
 func TestCallerMask(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	s := shape{ranks: 3, maxTokens: 6, hidden: 16, experts: 6, topk: 3}
 	masks := [][]int32{{1, 1, 0, 9}, {1, 1, 0}, {0, 0, 1}} // 2 against 0 and 1
 	groups := []uint64{0b011, 0b011, 0b100}
@@ -250,7 +250,7 @@ func TestCallerMask(t *testing.T) {
 
 // TestDebugFill: released memory is filled.
 func TestDebugFill(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{DebugFill: true})
+	w := newWorld(t, 1, ep.Config{DebugFill: true})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 2, topk: 1}
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{1}, weights: []float32{1}}
 	d, err := w.dispatch(0, s, &in)
@@ -267,7 +267,7 @@ func TestDebugFill(t *testing.T) {
 // TestNoAllocations: dispatch and combine allocate nothing in steady state,
 // whether the plan is known or made anew.
 func TestNoAllocations(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 1, ep.Config{NumBytes: 12 << 20})
 	s := shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}
 	in := randomInput(r2(0), 8, 16, 2, 4, uniform)
 	var d dispatched
@@ -291,7 +291,7 @@ func TestNoAllocations(t *testing.T) {
 // TestCombineBufferGivesUp: waiting for the readers of a combine ends as other
 // waits do. Rank 1 reads late because rank 2 has become unresponsive.
 func TestCombineBufferGivesUp(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	ins := inputs(r2(0), trio, uniform)
 	for i := range ins[0].topk {
 		ins[0].topk[i] = int64(i % 4) // nothing for rank 2

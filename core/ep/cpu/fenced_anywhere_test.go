@@ -56,7 +56,7 @@ func fencedAt(t *testing.T, n int64, act func(domain.MemberWord)) bool {
 	watched := &watchedDomain{Domain: doms[0], act: act}
 	w := &world{t: t, doms: []domain.Domain{watched, doms[1]}, bufs: make([]*cpu.Buffer, 2)}
 	for r, dom := range w.doms {
-		b, err := cpu.New(dom, kernels.NewReference(), cpu.Config{NumBytes: 16 << 20})
+		b, err := cpu.New(dom, kernels.NewReference(), ep.Config{NumBytes: 16 << 20})
 		require.NoError(t, err)
 		w.bufs[r] = b
 		defer func() { _ = b.Close() }()

@@ -65,7 +65,7 @@ func (w *world) flatExchangeAll(s flatShape, ranks rankset.Set) {
 // TestFlatRejoin: a rank dies, the others go on, a fresh process takes its
 // place; flat and packed operations in turn.
 func TestFlatRejoin(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 	for range 5 {
 		w.flatExchangeAll(flatTrio, rankset.Upto(3))
 		inproc.Kill(w.doms[0], 2)
@@ -84,7 +84,7 @@ func TestFlatDeathWhileWaiting(t *testing.T) {
 		"is late": func(*world) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20})
+			w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 			ins := flatInputs(r2(0), flatTrio, uniform)
 			go func() { w.waits(1); lose(w) }()
 			w.someWithout(rankset.Of(0, 1), 50*time.Millisecond, func(r int, timeout time.Duration) error {
@@ -123,7 +123,7 @@ func TestFlatHole(t *testing.T) {
 	w := &world{t: t, doms: inproc.New(3, layout.ControlBytes), bufs: make([]*cpu.Buffer, 3)}
 	for r, dom := range w.doms {
 		k := []device.Kernels{kern, kernels.NewReference(), kernels.NewReference()}[r]
-		b, err := cpu.New(dom, k, cpu.Config{NumBytes: 24 << 20, DebugFill: true})
+		b, err := cpu.New(dom, k, ep.Config{NumBytes: 24 << 20, DebugFill: true})
 		require.NoError(t, err)
 		w.bufs[r] = b
 		t.Cleanup(func() { _ = b.Close() })
@@ -168,7 +168,7 @@ func TestFlatHole(t *testing.T) {
 // contributes nothing.
 func TestFlatDeathInCombine(t *testing.T) {
 	for range 10 {
-		w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20})
+		w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 		ins := flatInputs(seeded(t), flatTrio, uniform)
 		var ds [3]*dispatched
 		w.each(func(r int) (err error) { ds[r], err = w.dispatchFlat(r, flatTrio, &ins[r]); return err })
@@ -193,7 +193,7 @@ func TestFlatDeathInCombine(t *testing.T) {
 // TestFlatMask: a rank that the caller leaves out gets and gives nothing.
 func TestFlatMask(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 	masks := [][]int32{{1, 1, 0, 9}, {1, 1, 0}, {0, 0, 1}} // 2 against 0 and 1
 	for range 30 {
 		ins := flatInputs(r, flatTrio, uniform)
@@ -205,7 +205,7 @@ func TestFlatMask(t *testing.T) {
 // TestFlatCancel: a rank that gives a flat dispatch up leaves the others with empty
 // places or none, not in a wait.
 func TestFlatCancel(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})
 	s := flatShape{shape: small}
 	for range 20 {
 		ins := flatInputs(seeded(t), s, uniform)
@@ -239,7 +239,7 @@ func TestFencedAnywhereFlat(t *testing.T) {
 		watched := &watchedDomain{Domain: doms[0], act: fenceZero}
 		w := &world{t: t, doms: []domain.Domain{watched, doms[1]}, bufs: make([]*cpu.Buffer, 2)}
 		for r, dom := range w.doms {
-			b, err := cpu.New(dom, kernels.NewReference(), cpu.Config{NumBytes: 24 << 20})
+			b, err := cpu.New(dom, kernels.NewReference(), ep.Config{NumBytes: 24 << 20})
 			require.NoError(t, err)
 			w.bufs[r] = b
 		}

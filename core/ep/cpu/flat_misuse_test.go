@@ -18,7 +18,7 @@ var flatPair = flatShape{shape: pair, extra: [protocol.NumExtras]int{4}}
 // waits for the other, and the buffer stays usable.
 func TestFlatMismatch(t *testing.T) {
 	for _, deterministic := range []bool{false, true} {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20, Deterministic: deterministic})
+		w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20, Deterministic: deterministic})
 		for name, c := range map[string]struct {
 			change func(*ep.DispatchArgs)
 			says   string
@@ -60,7 +60,7 @@ func TestFlatMismatch(t *testing.T) {
 
 // TestBadFlatDispatch: every mistake is named and consumes nothing.
 func TestBadFlatDispatch(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 1, ep.Config{NumBytes: 24 << 20})
 	s := flatShape{shape: shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}, extra: [protocol.NumExtras]int{0, 6}}
 	in := flatInput{input: randomInput(r2(0), 4, 16, 2, 4, uniform)}
 	in.extra[1] = make([]byte, 24)
@@ -91,7 +91,7 @@ func TestBadFlatDispatch(t *testing.T) {
 }
 
 func TestBadFlatCombine(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{NumBytes: 24 << 20, NumSlots: 2})
+	w := newWorld(t, 1, ep.Config{NumBytes: 24 << 20, NumSlots: 2})
 	s := flatShape{shape: shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}}
 	in := flatInput{input: randomInput(r2(0), 4, 16, 2, 4, uniform)}
 	d, err := w.dispatchFlat(0, s, &in)
@@ -122,7 +122,7 @@ func TestBadFlatCombine(t *testing.T) {
 
 // TestNoAllocationsFlat: flat operations allocate nothing either.
 func TestNoAllocationsFlat(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 1, ep.Config{NumBytes: 12 << 20})
 	s := flatShape{shape: shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}, extra: [protocol.NumExtras]int{8}}
 	in := flatInput{input: randomInput(r2(0), 8, 16, 2, 4, uniform)}
 	in.extra[0] = make([]byte, 64)
@@ -149,7 +149,7 @@ func TestNoAllocationsFlat(t *testing.T) {
 func TestFlatStats(t *testing.T) {
 	r := seeded(t)
 	s := flatShape{shape: shape{ranks: 3, maxTokens: 9, hidden: 64, experts: 12, topk: 4}, extra: [protocol.NumExtras]int{5}}
-	w := newWorld(t, s.ranks, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, s.ranks, ep.Config{NumBytes: 64 << 20})
 	to := make([][]uint64, s.ranks) // [rank][destination]
 	from := make([][]uint64, s.ranks)
 	for i := range to {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 )
@@ -223,7 +222,7 @@ func TestFlatExchange(t *testing.T) {
 		for _, deterministic := range []bool{false, true} {
 			t.Run(fmt.Sprintf("R%d-deterministic=%v", ranks, deterministic), func(t *testing.T) {
 				r := seeded(t)
-				w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: deterministic})
+				w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: deterministic})
 				for i := range 60 {
 					s := randomFlatShape(r, ranks)
 					ins := flatInputs(r, s, routings[i%len(routings)])

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
@@ -81,7 +80,7 @@ func TestFP32Exchange(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("R%d", ranks), func(t *testing.T) {
 			r := seeded(t)
-			w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20, DebugFill: true})
+			w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, DebugFill: true})
 			for i := range 40 {
 				s := randomShape(r, ranks)
 				ins := inputs(r, s, routings[i%len(routings)])
@@ -96,7 +95,7 @@ func TestFP32Exchange(t *testing.T) {
 }
 
 func TestFP32Counters(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{})
+	w := newWorld(t, 1, ep.Config{})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2, fp32: true}
 	ins := []input{randomInput(r2(0), 4, s.hidden, s.topk, s.experts, uniform)}
 	require.NoError(t, w.fp32Trip(0, s, ins, true))
@@ -114,14 +113,14 @@ func TestFP32NeedsRoom(t *testing.T) {
 	ins := []input{randomInput(r2(0), 4, s.hidden, s.topk, s.experts, uniform)}
 	fp32 := s
 	fp32.fp32 = true
-	w := newWorld(t, 1, cpu.Config{})
+	w := newWorld(t, 1, ep.Config{})
 	require.NoError(t, w.roundTrip(0, s, ins))
 	_, err := w.dispatch(0, fp32, &ins[0])
 	require.ErrorIs(t, err, ep.ErrInvalid)
 	require.ErrorContains(t, err, "with float32 outputs need 8388608 bytes per slot, the buffer has 6291456")
 	require.NoError(t, w.roundTrip(0, s, ins), "nothing was consumed")
 
-	w = newWorld(t, 1, cpu.Config{})
+	w = newWorld(t, 1, ep.Config{})
 	require.NoError(t, w.fp32Trip(0, fp32, ins, true))
 	require.NoError(t, w.roundTrip(0, s, ins))
 }
@@ -132,7 +131,7 @@ func TestFirstDispatchSizesForEveryFormat(t *testing.T) {
 		{fp8: true}, {fp8: true, scales: protocol.FP8UE8M0}, {fp8: true, scales: protocol.FP8UE8M0, fp32: true},
 	} {
 		s.ranks, s.maxTokens, s.hidden, s.experts, s.topk = 1, 4, 512, 2, 1
-		w := newWorld(t, 1, cpu.Config{})
+		w := newWorld(t, 1, ep.Config{})
 		in := randomInput(r2(0), 4, s.hidden, s.topk, s.experts, uniform)
 		_, err := w.dispatch(0, s, &in)
 		require.NoError(t, err, "%v %v", s, s.scales)

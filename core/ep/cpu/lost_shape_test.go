@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -23,7 +22,7 @@ type lostShape struct {
 }
 
 func newLostShape(t *testing.T) *lostShape {
-	w := &lostShape{world: newWorld(t, trio.ranks, cpu.Config{NumBytes: 16 << 20}), ends: make([]chan error, trio.ranks)}
+	w := &lostShape{world: newWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20}), ends: make([]chan error, trio.ranks)}
 	for r := range trio.ranks {
 		w.ins = append(w.ins, randomInput(r2(r), trio.maxTokens, trio.hidden, trio.topk, trio.experts, uniform))
 	}

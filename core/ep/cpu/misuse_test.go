@@ -17,7 +17,7 @@ var small = shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
 // operation works afterwards although the peer has been waiting for it.
 func TestBadDispatch(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	for name, c := range map[string]struct {
 		change func(*ep.DispatchArgs)
 		says   string
@@ -56,7 +56,7 @@ func TestBadDispatch(t *testing.T) {
 
 func TestBadCombine(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 1, cpu.Config{})
+	w := newWorld(t, 1, ep.Config{})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
 	ins := []input{randomInput(r, 4, 16, 2, 4, uniform)}
 	d, err := w.dispatch(0, s, &ins[0])
@@ -90,7 +90,7 @@ func TestBadCombine(t *testing.T) {
 
 func TestStaleHandles(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 1, cpu.Config{})
+	w := newWorld(t, 1, ep.Config{})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
 	ins := []input{randomInput(r, 4, 16, 2, 4, uniform)}
 	first, err := w.dispatch(0, s, &ins[0])
@@ -110,7 +110,7 @@ func TestStaleHandles(t *testing.T) {
 // never combined is refused, and nothing happens.
 func TestKeepHeld(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 1, cpu.Config{NumSlots: 2})
+	w := newWorld(t, 1, ep.Config{NumSlots: 2})
 	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
 	ins := []input{randomInput(r, 4, 16, 2, 4, uniform)}
 	keep := func() (*dispatched, error) {
@@ -161,7 +161,7 @@ func skipIfRacing(t *testing.T) {
 func TestDisagreement(t *testing.T) {
 	skipIfRacing(t)
 	r := seeded(t)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	for name, c := range map[string]struct {
 		other shape
 		says  string
@@ -208,7 +208,7 @@ func TestDisagreement(t *testing.T) {
 func TestUnevenSlots(t *testing.T) {
 	skipIfRacing(t)
 	r := seeded(t)
-	w := newWorld(t, 2, cpu.Config{})
+	w := newWorld(t, 2, ep.Config{})
 	shapes := []shape{small, {ranks: 2, maxTokens: 40000, hidden: 64, experts: 4, topk: 2}}
 	w.each(func(rank int) error {
 		in := randomInput(r2(rank), 4, shapes[rank].hidden, 2, 4, uniform)
@@ -222,7 +222,7 @@ func TestUnevenSlots(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 1, cpu.Config{})
+	w := newWorld(t, 1, ep.Config{})
 	require.NoError(t, w.bufs[0].Close())
 	require.NoError(t, w.bufs[0].Close(), "closing twice does nothing")
 	in := randomInput(r, 1, 16, 2, 4, uniform)
@@ -231,18 +231,18 @@ func TestClosed(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
-	for _, cfg := range []cpu.Config{{NumSlots: 65}, {NumSlots: -1}, {NumBytes: -1}, {NumBytes: 5}} {
-		_, err := cfg.Params(ep.Standing{})
+	for _, cfg := range []ep.Config{{NumSlots: 65}, {NumSlots: -1}, {NumBytes: -1}, {NumBytes: 5}} {
+		_, err := cpu.Params(cfg, ep.Standing{})
 		require.ErrorIs(t, err, ep.ErrInvalid, "%+v", cfg)
 	}
-	two, err := cpu.Config{NumSlots: 2}.Params(ep.Standing{})
+	two, err := cpu.Params(ep.Config{NumSlots: 2}, ep.Standing{})
 	require.NoError(t, err)
-	three, err := cpu.Config{NumSlots: 3}.Params(ep.Standing{})
+	three, err := cpu.Params(ep.Config{NumSlots: 3}, ep.Standing{})
 	require.NoError(t, err)
 	next, err := cpu.CheckParams(0, [][]byte{two, two, nil})
 	require.NoError(t, err)
 	require.Equal(t, ep.Standing{Epoch: 1}, next)
-	later, err := cpu.Config{NumSlots: 2}.Params(ep.Standing{Epoch: 6, Next: 99})
+	later, err := cpu.Params(ep.Config{NumSlots: 2}, ep.Standing{Epoch: 6, Next: 99})
 	require.NoError(t, err)
 	next, err = cpu.CheckParams(0, [][]byte{two, later})
 	require.NoError(t, err)

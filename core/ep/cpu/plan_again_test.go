@@ -48,7 +48,7 @@ func TestKnownPlan(t *testing.T) {
 		for _, deterministic := range []bool{false, true} {
 			t.Run(fmt.Sprintf("R%d-deterministic=%v", ranks, deterministic), func(t *testing.T) {
 				r := seeded(t)
-				w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: deterministic})
+				w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: deterministic})
 				for i := range 20 {
 					s := randomFlatShape(r, ranks)
 					s.fp32 = s.fp32 && i%2 == 0
@@ -85,7 +85,7 @@ func TestKnownPlanBesideItsOwn(t *testing.T) {
 	for _, order := range [][2]int{{0, 1}, {1, 0}} {
 		for _, deterministic := range []bool{false, true} {
 			r := seeded(t)
-			w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20, Deterministic: deterministic})
+			w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20, Deterministic: deterministic})
 			for i := range 30 {
 				s := flatShape{shape: trio}
 				first := flatInputs(r, s, routings[i%len(routings)])
@@ -149,7 +149,7 @@ func (w *world) twoAtOnce(rank int, s flatShape, both [2][]flatInput, order [2]i
 // before lay, or let the same ids mean other experts or other tokens.
 func TestChangedRouting(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 3, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 64 << 20})
 	for range 20 {
 		ins := flatInputs(r, flatTrio, uniform)
 		w.each(func(rank int) error { return w.flatTrip(rank, flatTrio, ins, true) })
@@ -180,7 +180,7 @@ func TestChangedRouting(t *testing.T) {
 // lost, or left out, or has come back, makes another plan necessary.
 func TestKnownPlanAfterALoss(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 3, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 	ins := flatInputs(r, flatTrio, uniform)
 	repeat := func(ranks rankset.Set) {
 		for range 3 {

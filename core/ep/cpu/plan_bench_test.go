@@ -19,7 +19,7 @@ import (
 func BenchmarkPlan(b *testing.B) {
 	for _, tokens := range []int{128, 4096} {
 		for _, flat := range []bool{false, true} {
-			w := newWorld(b, 8, cpu.Config{})
+			w := newWorld(b, 8, ep.Config{})
 			s := shape{ranks: 8, maxTokens: tokens, hidden: 8, experts: 256, topk: 8}
 			in := randomInput(r2(0), tokens, s.hidden, s.topk, s.experts, uniform)
 			a := w.args(0, s, &in, new(dispatched))
@@ -51,7 +51,7 @@ func BenchmarkRepeatedRouting(b *testing.B) {
 func repeatRouting(b *testing.B, tokens int, flat bool) {
 	kern, err := kernels.New(kernels.Widest)
 	require.NoError(b, err)
-	buf, err := cpu.New(inproc.New(1, layout.ControlBytes)[0], kern, cpu.Config{})
+	buf, err := cpu.New(inproc.New(1, layout.ControlBytes)[0], kern, ep.Config{})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = buf.Close() })
 	w := &world{t: b, bufs: []*cpu.Buffer{buf}}

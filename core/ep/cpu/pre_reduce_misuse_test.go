@@ -9,14 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/inproc"
 )
 
 // TestBadPreReduceDispatch: a dispatch that cannot be pre-reduced is refused, and nothing
 // has happened.
 func TestBadPreReduceDispatch(t *testing.T) {
-	w := newWorld(t, 1, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 1, ep.Config{NumBytes: 24 << 20})
 	s := small
 	s.ranks, s.preReduce = 1, true
 	in := randomInput(r2(0), 4, s.hidden, s.topk, s.experts, uniform)
@@ -44,7 +43,7 @@ func TestBadPreReduceDispatch(t *testing.T) {
 // TestBadPreReduceCombine: a combine with other selections or weights than those that
 // remote ranks have is refused, and a right one goes on afterwards.
 func TestBadPreReduceCombine(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})
 	s := small
 	s.preReduce = true
 	w.each(func(rank int) error {
@@ -87,7 +86,7 @@ func TestBadPreReduceCombine(t *testing.T) {
 // caller's have changed since.
 func TestPreReduceLateCombine(t *testing.T) {
 	useHosts(t, twoHosts)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})
 	s := small
 	s.preReduce = true
 	w.each(func(rank int) error {
@@ -126,7 +125,7 @@ func TestPreReduceRowTooLong(t *testing.T) {
 		h.MaxMessageBytes = 640
 		return h
 	})
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})
 	s := shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 64, preReduce: true}
 	for rank := range w.bufs {
 		in := randomInput(r2(rank), 4, s.hidden, s.topk, s.experts, uniform)
@@ -146,7 +145,7 @@ func TestPreReduceRowTooLong(t *testing.T) {
 // whole sum is missing.
 func TestPreReduceLoss(t *testing.T) {
 	useHosts(t, twoHosts)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	s := small
 	s.preReduce = true
 	ins := []input{remoteInput(0), remoteInput(1)}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/inproc"
 )
@@ -58,7 +57,7 @@ func TestPreReduceExchange(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 4, 8} {
 		t.Run(fmt.Sprintf("R%d", ranks), func(t *testing.T) {
 			r := seeded(t)
-			w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20, Deterministic: ranks == 3})
+			w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, Deterministic: ranks == 3})
 			for i := range 40 {
 				s := preReduceShape(r, ranks)
 				ins := inputs(r, s, routings[i%len(routings)])
@@ -86,7 +85,7 @@ func TestPreReduceInterleavings(t *testing.T) { interleavings(t, true) }
 // TestPreReduceManySelections: K up to 64, of few experts: many of them twice.
 func TestPreReduceManySelections(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 4, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, 4, ep.Config{NumBytes: 64 << 20})
 	for i, k := range []int{1, 31, 32, 63, 64, 64} {
 		s := shape{ranks: 4, maxTokens: 9, hidden: 16, experts: 4 << i, topk: k, preReduce: true, fp32: i == 4}
 		for _, route := range routings {
@@ -102,7 +101,7 @@ func TestPreReduceManySelections(t *testing.T) {
 func TestPreReduceMasks(t *testing.T) {
 	r := seeded(t)
 	for range 10 {
-		w := newWorld(t, 4, cpu.Config{NumBytes: 16 << 20})
+		w := newWorld(t, 4, ep.Config{NumBytes: 16 << 20})
 		s := shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4, preReduce: true}
 		ins := inputs(r, s, uniform)
 		masks, late := [4][]int32{}, [4][]int32{}
@@ -177,7 +176,7 @@ func TestPreReduceSpecialValues(t *testing.T) {
 	for _, of := range []func(int) inproc.Hosts{nil, twoHosts} {
 		for _, fp32 := range []bool{false, true} {
 			overHosts, s.fp32 = of, fp32
-			w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+			w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 			overHosts = nil
 			for _, weights := range [][]float32{{0, 0, 0, 0}, {inf, 1, -1, 2}, {1, nan, 1, 1}, {3e38, -3e38, 3e38, 1}, {1e-40, 1e-41, -1e-40, 0}} {
 				w.each(func(rank int) error {

@@ -138,8 +138,8 @@ const (
 	deadFile  = "dead"
 )
 
-func (s *rankSpec) config() cpu.Config {
-	return cpu.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: s.Deterministic}
+func (s *rankSpec) config() ep.Config {
+	return ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: s.Deterministic}
 }
 
 // The rings are so small that all of them are used many times over, and that
@@ -152,7 +152,7 @@ func (s *rankSpec) meet() (*multihost.Domain, error) {
 		return nil, err
 	}
 	cfg := s.config()
-	params, err := cfg.Params(ep.Standing{})
+	params, err := cpu.Params(cfg, ep.Standing{})
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func newWatchedPair(t *testing.T) (*world, *slabWatch) {
 	watch := &slabWatch{Domain: doms[0]}
 	w := &world{t: t, doms: []domain.Domain{watch, doms[1]}, bufs: make([]*cpu.Buffer, 2)}
 	for r, dom := range w.doms {
-		b, err := cpu.New(dom, kernels.NewReference(), cpu.Config{NumBytes: 16 << 20, NumSlots: 1})
+		b, err := cpu.New(dom, kernels.NewReference(), ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 		require.NoError(t, err)
 		w.bufs[r] = b
 		t.Cleanup(func() { _ = b.Close() })

@@ -55,7 +55,7 @@ func count(rank int, s shape, rounds [][]input) totals {
 func TestStats(t *testing.T) {
 	r := seeded(t)
 	s := shape{ranks: 3, maxTokens: 9, hidden: 64, experts: 12, topk: 4}
-	w := newWorld(t, s.ranks, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, s.ranks, ep.Config{NumBytes: 64 << 20})
 	var rounds [][]input
 	for i := range 20 {
 		ins := inputs(r, s, routings[i%len(routings)])
@@ -100,7 +100,7 @@ func TestRecords(t *testing.T) {
 	const late = 30 * time.Millisecond
 	r := seeded(t)
 	s := shape{ranks: 3, maxTokens: 8, hidden: 64, experts: 6, topk: 2}
-	w := newWorld(t, s.ranks, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, s.ranks, ep.Config{NumBytes: 64 << 20})
 	for range 4 {
 		ins := inputs(r, s, uniform)
 		w.each(func(rank int) error {
@@ -157,7 +157,7 @@ func TestTimeBetweenCallAndHook(t *testing.T) {
 	const work = 400 * time.Millisecond // far more than an operation takes on a busy machine
 	r := seeded(t)
 	s := shape{ranks: 2, maxTokens: 8, hidden: 64, experts: 6, topk: 2}
-	w := newWorld(t, s.ranks, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, s.ranks, ep.Config{NumBytes: 64 << 20})
 	ins := inputs(r, s, uniform)
 	var pending [2]*cpu.Pending // nil: everything was there at once
 	first := make(chan struct{})
@@ -193,7 +193,7 @@ func TestTimeBetweenCallAndHook(t *testing.T) {
 // TestOutcomes: an operation that does not end well is recorded with its outcome.
 func TestOutcomes(t *testing.T) {
 	s := small
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}}
 	var d dispatched
 	a := w.args(0, s, &in, &d)
@@ -220,7 +220,7 @@ func TestOutcomes(t *testing.T) {
 // and again less and less often. The rank's leave becomes another event.
 func TestSlowAndLost(t *testing.T) {
 	var counted atomic.Uint64
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}}
 	var d dispatched
 	ended := make(chan error)
@@ -255,7 +255,7 @@ func TestSlowAndLost(t *testing.T) {
 // takes its time to read the outputs of rank 0.
 func TestSlowReader(t *testing.T) {
 	var counted atomic.Uint64
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}} // both at rank 0
 	var ds [2]*dispatched
 	w.each(func(rank int) (err error) { ds[rank], err = w.dispatch(rank, small, &in); return err })
@@ -278,7 +278,7 @@ func TestSlowReader(t *testing.T) {
 
 // TestNeverSlow: with a negative threshold no wait becomes an event.
 func TestNeverSlow(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 12 << 20, SlowAfter: -1})
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: -1})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}}
 	w.each(func(rank int) error {
 		time.Sleep(time.Duration(rank) * 20 * time.Millisecond)
@@ -291,7 +291,7 @@ func TestNeverSlow(t *testing.T) {
 
 func TestNoRecord(t *testing.T) {
 	r := seeded(t)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 64 << 20, NoRecord: true})
+	w := newWorld(t, 2, ep.Config{NumBytes: 64 << 20, NoRecord: true})
 	s := shape{ranks: 2, maxTokens: 8, hidden: 64, experts: 6, topk: 2}
 	ins := inputs(r, s, uniform)
 	w.each(func(rank int) error { return w.roundTrip(rank, s, ins) })
@@ -343,7 +343,7 @@ func median(all []time.Duration) float64 {
 func benchmarkPair(b *testing.B, s shape, in *input) (*cpu.Buffer, func()) {
 	kern, err := kernels.New(0)
 	require.NoError(b, err)
-	buf, err := cpu.New(inproc.New(1, layout.ControlBytes)[0], kern, cpu.Config{})
+	buf, err := cpu.New(inproc.New(1, layout.ControlBytes)[0], kern, ep.Config{})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = buf.Close() })
 	var d dispatched

@@ -24,8 +24,8 @@ import (
 // newRelayedWorld is ranks of as many hosts, connected by sockets through a
 // relay each.
 func newRelayedWorld(t *testing.T, ranks int) (w *world, doms []*multihost.Domain, relays []*testenv.Relay) {
-	cfg := cpu.Config{NumBytes: 16 << 20}
-	params, err := cfg.Params(ep.Standing{})
+	cfg := ep.Config{NumBytes: 16 << 20}
+	params, err := cpu.Params(cfg, ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
 	var mu sync.Mutex // one after the other, to tell which rank has which port

@@ -32,7 +32,7 @@ func useHosts(t *testing.T, of func(int) inproc.Hosts) {
 // a combine sends one row per token and expert or, pre-reduced, per token.
 func TestRemoteBytes(t *testing.T) {
 	useHosts(t, twoHosts)
-	w := newWorld(t, 4, cpu.Config{NumBytes: 64 << 20})
+	w := newWorld(t, 4, ep.Config{NumBytes: 64 << 20})
 	r := seeded(t)
 	for i := range 8 {
 		s := shape{ranks: 4, maxTokens: 32, hidden: 256, experts: 16, topk: 6, preReduce: i%2 == 1, fp32: i%4 > 1, fp8: i > 3}
@@ -143,7 +143,7 @@ func BenchmarkRemoteBytes(b *testing.B) {
 func benchRemoteBytes(b *testing.B, s shape) {
 	b.Cleanup(debug.FreeOSMemory)
 	slab := int64(s.experts * s.maxTokens * s.hidden * 4)
-	w := newWorld(b, s.ranks, cpu.Config{NumSlots: 1, NumBytes: slab + 16<<20})
+	w := newWorld(b, s.ranks, ep.Config{NumSlots: 1, NumBytes: slab + 16<<20})
 	r := rand.New(rand.NewPCG(1, 2))
 	var tokens, perExpert, sent, all int64
 	for range b.N {
@@ -185,7 +185,7 @@ func TestRemoteNoAllocations(t *testing.T) {
 		flat, preReduce := i == 1, i == 2
 		w := &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*cpu.Buffer, 2)}
 		for r, dom := range w.doms {
-			b, err := cpu.New(bellless{dom}, kernels.NewReference(), cpu.Config{NumBytes: 24 << 20})
+			b, err := cpu.New(bellless{dom}, kernels.NewReference(), ep.Config{NumBytes: 24 << 20})
 			require.NoError(t, err)
 			w.bufs[r] = b
 			t.Cleanup(func() { _ = b.Close() })
@@ -255,7 +255,7 @@ func TestRemoteRowTooLong(t *testing.T) {
 		h.MaxMessageBytes = 1 << 10
 		return h
 	})
-	w := newWorld(t, 2, cpu.Config{NumBytes: 24 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})
 	big := shape{ranks: 2, maxTokens: 4, hidden: 1024, experts: 4, topk: 2}
 	for rank := range w.bufs {
 		in := randomInput(r2(rank), 4, big.hidden, 2, 4, uniform)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	kernels "github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -65,7 +66,7 @@ func TestMessagesThatChange(t *testing.T) {
 			remote := &changedRemote{Remote: dom.Remote()}
 			kerns[r] = &changingKernels{Kernels: kernels.NewReference(), remote: remote}
 			var err error
-			w.bufs[r], err = cpu.New(&changedDomain{dom, remote}, kerns[r], cpu.Config{NumBytes: 16 << 20})
+			w.bufs[r], err = cpu.New(&changedDomain{dom, remote}, kerns[r], ep.Config{NumBytes: 16 << 20})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = w.bufs[r].Close() })
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -24,7 +23,7 @@ func remoteInput(rank int) input { return randomInput(r2(rank), 4, 16, 2, 4, uni
 func TestRemoteDataWins(t *testing.T) {
 	useHosts(t, twoHosts)
 	for range 20 {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 		ins := []input{remoteInput(0), remoteInput(1)}
 		var d dispatched
 		p, err := w.bufs[1].Dispatch(w.args(1, small, &ins[1], &d), &d.res, ep.PhaseSent, -1)
@@ -54,7 +53,7 @@ func TestRemoteDataWins(t *testing.T) {
 func TestRemoteLeftOut(t *testing.T) {
 	useHosts(t, twoHosts)
 	for range 10 {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 		ins := []input{remoteInput(0), remoteInput(1)}
 		var d dispatched
 		a := w.args(0, small, &ins[0], &d)
@@ -99,7 +98,7 @@ func remoteChaos(t *testing.T, preReduce bool) {
 		n := len(h.Of)
 		all := rankset.Upto(n)
 		s := shape{ranks: n, maxTokens: 1 + r.IntN(9), hidden: 16, experts: 2 * n, topk: 1 + r.IntN(4), preReduce: preReduce}
-		w := newWorld(t, n, cpu.Config{NumBytes: 24 << 20})
+		w := newWorld(t, n, ep.Config{NumBytes: 24 << 20})
 		for range 3 {
 			w.exchangeAll(s, all)
 			victim := r.IntN(n)
@@ -141,7 +140,7 @@ func (w *world) lose(r *rand.Rand, s shape, all rankset.Set, victim int, dies bo
 // TestRemoteCloseLeavesNothing: the goroutine that takes messages ends.
 func TestRemoteCloseLeavesNothing(t *testing.T) {
 	useHosts(t, twoHosts)
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(small, rankset.Of(0, 1))
 	for _, b := range w.bufs {
 		require.NoError(t, b.Close())

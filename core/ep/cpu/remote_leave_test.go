@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/inproc"
 )
 
@@ -19,7 +18,7 @@ func TestRemoteCloseAfterCombine(t *testing.T) {
 		return inproc.Hosts{Of: hostsOf(n, func(r int) int { return r }), MaxMessageBytes: 1 << 10, MaxDelay: 8, DelaySeed: 3}
 	})
 	for range 10 {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 		ins := []input{remoteInput(0), remoteInput(1)}
 		for i := range ins {
 			for at := range ins[i].topk {

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 )
 
 // TestOneSidedMask: with deterministic order an owner that leaves a source out
@@ -19,7 +18,7 @@ func TestOneSidedMask(t *testing.T) {
 			if remote {
 				useHosts(t, twoHosts)
 			}
-			w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, Deterministic: true})
+			w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, Deterministic: true})
 			ins := []input{remoteInput(0), remoteInput(1)}
 			w.each(func(rank int) error { return w.roundTrip(rank, small, ins) })
 			for range 3 {

@@ -54,7 +54,7 @@ func (f poorRemote) Memory(n int64) (domain.Segment, error) {
 }
 
 // opener is cpu.New, or cpu.NewWithoutPump.
-type opener func(domain.Domain, device.Kernels, cpu.Config) (*cpu.Buffer, error)
+type opener func(domain.Domain, device.Kernels, ep.Config) (*cpu.Buffer, error)
 
 // poorWorld is a deterministic group in which rank 0 is poor. Rank 2, on
 // the other host, has sent it rows that must wait for those of rank 1.
@@ -65,7 +65,7 @@ func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 	w.doms[0] = p
 	p.now.Store(true)
 	for r, d := range w.doms {
-		b, err := open(d, kernels.NewReference(), cpu.Config{NumBytes: 16 << 20, Deterministic: true})
+		b, err := open(d, kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: true})
 		require.NoError(t, err)
 		w.bufs[r] = b
 		t.Cleanup(func() { _ = b.Close() })

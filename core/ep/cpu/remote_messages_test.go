@@ -35,7 +35,7 @@ func newAlone(t testing.TB, deterministic, preReduce bool) *alone {
 	overHosts = twoHosts
 	defer func() { overHosts = nil }()
 	a := &alone{world: &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*cpu.Buffer, 2)}}
-	b, err := cpu.New(a.doms[0], kernels.NewReference(), cpu.Config{NumBytes: 16 << 20, Deterministic: deterministic})
+	b, err := cpu.New(a.doms[0], kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
 	require.NoError(t, err)
 	a.bufs[0] = b
 	t.Cleanup(a.end)

@@ -15,15 +15,16 @@ type pump struct {
 	callers atomic.Int32  // that wait, and look at messages themselves
 	idle    chan struct{} // a signal: there may be no caller any more
 	running atomic.Bool   // set under Buffer.mu
+	off     bool          // for tests: callers alone take messages
 }
 
-func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
+func newPump(on bool) pump { return pump{idle: make(chan struct{}, 1), off: !on} }
 
 // pumpSleep bounds what a lost bell costs while there are no calls.
 const pumpSleep = 20 * time.Millisecond
 
 func (b *Buffer) startPump() {
-	if b.remote == nil || b.cfg.noPump || b.pump.running.Load() {
+	if b.remote == nil || b.pump.off || b.pump.running.Load() {
 		return
 	}
 	b.pump.running.Store(true)

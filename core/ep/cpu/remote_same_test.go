@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/inproc"
@@ -141,7 +140,7 @@ func runOver(t *testing.T, hosts *inproc.Hosts, s flatShape, flat bool, ins []fl
 		overHosts = func(int) inproc.Hosts { return *hosts }
 	}
 	defer func() { overHosts = nil }()
-	w := newWorld(t, s.ranks, cpu.Config{Deterministic: true})
+	w := newWorld(t, s.ranks, ep.Config{Deterministic: true})
 	got := make([][]*outcome, s.ranks)
 	w.each(func(rank int) error {
 		for range 3 {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -35,7 +34,7 @@ func (d *dispatched) inRankOrder(s shape) error {
 func TestDeterministicOrder(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		r := seeded(t)
-		w := newWorld(t, ranks, cpu.Config{NumBytes: 64 << 20, Deterministic: true})
+		w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, Deterministic: true})
 		for i := range 40 {
 			s := randomShape(r, ranks)
 			ins := inputs(r, s, routings[i%len(routings)])
@@ -65,7 +64,7 @@ func TestDeterministicOrder(t *testing.T) {
 
 // TestDeterministicOrderWithLosses: a rank that dies has no place, or a hole.
 func TestDeterministicOrderWithLosses(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20, Deterministic: true})
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20, Deterministic: true})
 	w.deterministic = true
 	for range 5 {
 		w.exchangeAll(trio, rankset.Upto(3))
@@ -77,7 +76,7 @@ func TestDeterministicOrderWithLosses(t *testing.T) {
 
 // TestOrderOfDifferentShapes: ranks that disagree are told, and go on.
 func TestOrderOfDifferentShapes(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, Deterministic: true})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, Deterministic: true})
 	for range 3 {
 		w.each(func(r int) error {
 			s := pair

@@ -28,11 +28,11 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"no poison", "slabs.go",
-		"p.proc != nil && !p.isQuiesced(b.epoch)", "false",
+		"p.Proc != nil && !p.IsQuiesced(b.epoch)", "false",
 	},
 	{
-		"no poison for who is about to die", "shared.go",
-		"p.proc.Lost() != nil", "p.proc.Dying()",
+		"no poison for who is about to die", "../suspicion/peer.go",
+		"p.Proc.Lost() != nil", "p.Proc.Dying()",
 	},
 	{
 		"a spare is used while somebody may write to it", "slabs.go",

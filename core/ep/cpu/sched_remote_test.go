@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	kernels "github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/domain"
@@ -223,7 +224,7 @@ func (d *playedDomain) page(of *incarnation) domain.Segment {
 func (d *playedDomain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks.Has(rank) }
 
 // newBuffer makes a buffer; an actor takes its messages.
-func (sc *scene) newBuffer(a *actor, cfg cpu.Config) (*cpu.Buffer, error) {
+func (sc *scene) newBuffer(a *actor, cfg ep.Config) (*cpu.Buffer, error) {
 	kern := stepping{kernels.NewReference(), sc.st}
 	if sc.hosts == nil {
 		return cpu.New(a.dom, kern, cfg)

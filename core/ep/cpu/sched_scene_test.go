@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
@@ -168,7 +169,7 @@ func (sc *scene) enter(rank int) *actor {
 }
 
 func (sc *scene) makeBuffer(a *actor, joining bool) {
-	b, err := sc.newBuffer(a, cpu.Config{
+	b, err := sc.newBuffer(a, ep.Config{
 		NumSlots: sc.slots, NumBytes: sc.lay.SizeBytes * int64(sc.slots), DebugFill: sc.fill, Deterministic: sc.ordered, Joining: joining,
 	})
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 // newHostsWorld is a rank per entry, of the host that it names: shared memory
 // within one, sockets between two.
 func newHostsWorld(t *testing.T, hosts []string) *world {
-	return newHostsWorldOf(t, hosts, cpu.Config{NumBytes: 16 << 20})
+	return newHostsWorldOf(t, hosts, ep.Config{NumBytes: 16 << 20})
 }
 
-func newHostsWorldOf(t *testing.T, hosts []string, cfg cpu.Config) *world {
-	params, err := cfg.Params(ep.Standing{})
+func newHostsWorldOf(t *testing.T, hosts []string, cfg ep.Config) *world {
+	params, err := cpu.Params(cfg, ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
 	listeners, all := make([]*multihost.Listener, len(hosts)), make([][]byte, len(hosts))

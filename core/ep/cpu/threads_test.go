@@ -35,7 +35,7 @@ func combineArgs(d *dispatched, in *input, out []byte) *ep.CombineArgs {
 // TestTakenSlot: a dispatch that another thread's dispatch pushes out of its
 // slot says so, and does not go on with the other's operation.
 func TestTakenSlot(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, NumSlots: 1})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 	in := pairInput(0)
 	pushed := w.start(0, pair, &in, -1)
 	w.waits(0)
@@ -50,7 +50,7 @@ func TestTakenSlot(t *testing.T) {
 // TestCancelOnlyOwn: a dispatch that was pushed out cannot cancel the operation that
 // took its place.
 func TestCancelOnlyOwn(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20, NumSlots: 1})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 	in := pairInput(0)
 	var d dispatched
 	p, err := w.bufs[0].Dispatch(w.args(0, pair, &in, &d), &d.res, ep.PhaseDone, 0)
@@ -68,7 +68,7 @@ func TestCancelOnlyOwn(t *testing.T) {
 // TestThreadsCombineOneHandle: every combine that says it succeeded has
 // written its own result.
 func TestThreadsCombineOneHandle(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := [2]input{pairInput(0), pairInput(1)}
 	want := wantCombine(&in[0], pair.hidden, pair.topk, alive)
 	for range 500 {
@@ -100,7 +100,7 @@ func TestThreadsCombineOneHandle(t *testing.T) {
 // hook has run, whichever slot they get.
 func TestThreadsKeepPromises(t *testing.T) {
 	for range 50 {
-		w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 		in := [2]input{pairInput(0), pairInput(1)}
 		var ds [2][2]*dispatched
 		var hooks [2]*cpu.Pending
@@ -142,7 +142,7 @@ func TestThreadsKeepPromises(t *testing.T) {
 // TestSlicesBound: a slice bounds every call, also while it waits for what is
 // in its way, and nothing has happened when it ends there.
 func TestSlicesBound(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := [2]input{pairInput(0), pairInput(1)}
 	var d dispatched
 	a := w.args(0, pair, &in[0], &d)
@@ -167,7 +167,7 @@ func TestSlicesBound(t *testing.T) {
 
 // TestInputsAfterSent: after PhaseSent the caller may overwrite its weights.
 func TestInputsAfterSent(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := [2]input{pairInput(0), pairInput(1)}
 	ds := w.bothDispatch(in)
 	for r := range ds {

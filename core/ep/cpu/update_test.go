@@ -38,7 +38,7 @@ func (w *world) meet(ranks, fresh rankset.Set) {
 	}
 	for r := range ranks.All() {
 		if fresh.Has(r) {
-			b, err := cpu.New(w.doms[r], kernels.NewReference(), cpu.Config{NumBytes: w.numBytes, Joining: true, Deterministic: w.deterministic})
+			b, err := cpu.New(w.doms[r], kernels.NewReference(), ep.Config{NumBytes: w.numBytes, Joining: true, Deterministic: w.deterministic})
 			require.NoError(w.t, err)
 			w.bufs[r] = b
 			w.t.Cleanup(func() { _ = b.Close() })
@@ -120,7 +120,7 @@ func (w *world) exchangeAll(s shape, ranks rankset.Set) {
 // TestRejoin: a rank dies, the others go on, a fresh process takes its place.
 // Survivors keep the addresses of their slabs.
 func TestRejoin(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(trio, rankset.Upto(3))
 	var before dispatched
 	in := randomInput(r2(0), 4, 16, 3, 6, uniform)
@@ -158,7 +158,7 @@ func TestRejoin(t *testing.T) {
 // TestFencedRankReturns: a rank that was late comes back with the buffer that
 // it has. Another time it comes back as a new process while the old one still lives.
 func TestFencedRankReturns(t *testing.T) {
-	w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(trio, rankset.Upto(3))
 	for round := range 4 {
 		ins := inputs(seeded(t), trio, uniform)
@@ -182,7 +182,7 @@ func TestFencedRankReturns(t *testing.T) {
 // TestScale: declared for 8 ranks, 4 come first, then others leave and come.
 func TestScale(t *testing.T) {
 	s := shape{ranks: 8, maxTokens: 6, hidden: 16, experts: 16, topk: 4}
-	w := newPartialWorld(t, 8, rankset.Upto(4), cpu.Config{NumBytes: 16 << 20})
+	w := newPartialWorld(t, 8, rankset.Upto(4), ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(s, rankset.Upto(4))
 	w.meet(rankset.Of(0, 1, 3), rankset.Set{})
 	w.exchangeAll(s, rankset.Of(0, 1, 3))
@@ -199,7 +199,7 @@ func TestScale(t *testing.T) {
 // TestUpdateEndsCalls: an update ends operations in flight; between Prepare
 // and Install calls say what is going on.
 func TestUpdateEndsCalls(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := pairInput(0)
 	waiting := w.start(0, pair, &in, -1)
 	w.waits(0)
@@ -215,7 +215,7 @@ func TestUpdateEndsCalls(t *testing.T) {
 // TestSpares: any number of late ranks cost a bounded number of slabs, as long
 // as each one is quiesced before the next.
 func TestSpares(t *testing.T) {
-	w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	size := w.bufs[0].Counters().SlabBytes
 	for range 20 {
 		ins := inputs(seeded(t), pair, uniform)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/rankset"
 )
@@ -25,7 +24,7 @@ func strike(t *testing.T, overwrite func(w *wildWorld, victim int)) (w *wildWorl
 // strikeWith is strike where the third rank has a head start, and waits for the others when the
 // word is overwritten: a word that a rank stores again before it waits harms no rank.
 func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
-	w = newWildWorld(t, trio.ranks, cpu.Config{NumBytes: 16 << 20})
+	w = newWildWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 	t.Cleanup(w.close)
 	ins := make([]input, trio.ranks)
 	for i := range ins {
@@ -199,7 +198,7 @@ func TestWildCounterRemote(t *testing.T) {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
 			overHosts = spreads[0].of
 			t.Cleanup(func() { overHosts = nil })
-			w := newWorld(t, 2, cpu.Config{NumBytes: 16 << 20})
+			w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 			for id := range wildSlots {
 				slab, err := w.doms[1].Slab(1, id)
 				require.NoError(t, err)
@@ -222,7 +221,7 @@ func TestWildCounterRemote(t *testing.T) {
 func TestWildSince(t *testing.T) {
 	for _, since := range []uint64{1 << 62, 1<<63 - 1, 1 << 63, math.MaxUint64} {
 		t.Run(fmt.Sprintf("%#x", since), func(t *testing.T) {
-			w := newWorld(t, 3, cpu.Config{NumBytes: 16 << 20})
+			w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 			stop := make(chan struct{})
 			defer close(stop)
 			go func() { // rank 1 shows that it waits for rank 2, and goes on doing so
@@ -281,7 +280,7 @@ func TestWildThenRejoin(t *testing.T) {
 		{"members", func(w *world) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[0].Members().(*atomic.Uint64)} }, 0x9000 << 48, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, trio.ranks, cpu.Config{NumBytes: 16 << 20})
+			w := newWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 			ins := inputs(r2(7), trio, uniform)
 			rounds := func(ranks rankset.Set, n int) (failed int) {
 				var mu sync.Mutex

@@ -135,7 +135,7 @@ func (s *rankSpec) update(buf *cpu.Buffer, dom *multihost.Domain) error {
 		return err
 	}
 	cfg := s.config()
-	params, err := cfg.Params(st)
+	params, err := cpu.Params(cfg, st)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/cpu"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -333,7 +333,7 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 	case 1:
 		c.flat = true
 	}
-	c.w = newWildWorld(t, 3, cpu.Config{NumBytes: 16 << 20, NumSlots: wildSlots, Deterministic: r.IntN(3) == 0})
+	c.w = newWildWorld(t, 3, ep.Config{NumBytes: 16 << 20, NumSlots: wildSlots, Deterministic: r.IntN(3) == 0})
 	return c
 }
 

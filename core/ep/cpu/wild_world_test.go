@@ -42,7 +42,7 @@ const (
 
 const wildSlots = 2
 
-func newWildWorld(t testing.TB, ranks int, cfg cpu.Config) *wildWorld {
+func newWildWorld(t testing.TB, ranks int, cfg ep.Config) *wildWorld {
 	w := &wildWorld{world: &world{t: t, bufs: make([]*cpu.Buffer, ranks)}}
 	listeners, all := make([]*shm.Listener, ranks), make([][]byte, ranks)
 	for r := range ranks {
@@ -61,7 +61,7 @@ func newWildWorld(t testing.TB, ranks int, cfg cpu.Config) *wildWorld {
 	return w
 }
 
-func (w *wildWorld) join(r int, l *shm.Listener, all [][]byte, cfg cpu.Config) error {
+func (w *wildWorld) join(r int, l *shm.Listener, all [][]byte, cfg ep.Config) error {
 	dom, err := l.Connect(all, callTimeout)
 	if err != nil {
 		return err

@@ -34,12 +34,12 @@ type world struct {
 	deterministic bool // for ranks that join
 }
 
-func newWorld(t testing.TB, ranks int, cfg cpu.Config) *world {
+func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
 	return newPartialWorld(t, ranks, rankset.Upto(ranks), cfg)
 }
 
 // newPartialWorld declares a number of ranks of which only some have come.
-func newPartialWorld(t testing.TB, ranks int, present rankset.Set, cfg cpu.Config) *world {
+func newPartialWorld(t testing.TB, ranks int, present rankset.Set, cfg ep.Config) *world {
 	w := &world{t: t, doms: newDomains(ranks, present), numBytes: cfg.NumBytes}
 	w.bufs = make([]*cpu.Buffer, ranks)
 	for r, dom := range w.doms {

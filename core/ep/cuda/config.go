@@ -3,8 +3,6 @@ package cuda
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
-	"sync/atomic"
 	"time"
 
 	device "github.com/moewire/moewire/core/device/cuda"
@@ -15,7 +13,6 @@ import (
 
 // Bounds that apply when a Config leaves them 0.
 const (
-	DefaultSlots         = 2
 	DefaultMaxSelections = 1 << 18
 	DefaultMaxExperts    = 1024
 	DefaultDrainTimeout  = 10 * time.Second
@@ -27,41 +24,19 @@ const (
 	DefaultEndAfter = 500 * time.Millisecond
 )
 
-// Config says how a buffer is made. Ranks of one group agree on NumSlots, NumBytes and
-// Deterministic; each rank chooses the rest for itself.
+// Config says how a buffer is made: that of any engine, with at most protocol.MaxSlotsCUDA
+// slots and without SpinFor, and what is each rank's own choice on CUDA.
 type Config struct {
-	// NumSlots is the number of operations in flight, 1 to protocol.MaxSlotsCUDA; 0
-	// means DefaultSlots.
-	NumSlots int
-	// NumBytes of device memory hold the slabs of all slots; see SizeHint. It
-	// must be given: on a device nothing is sized by the first dispatch.
-	NumBytes int64
+	ep.Config
 	// MaxSelections bounds T*K of a dispatch, MaxExperts its E; 0 means the
 	// defaults. Each slot has 16 bytes per selection and 24 per expert.
 	MaxSelections, MaxExperts int
-	// Deterministic puts the rows of an expert in order of rank and token, for
-	// another launch and one more exchange of words per dispatch.
-	Deterministic bool
 	// Placement is what the ranks have agreed on (AgreePlacement). Links are the device's,
 	// by which they agree. With PlacementOpen there is no agreement: Connect and Install
 	// refuse ranks that lack native atomics between their device and this one's, unless
 	// Deterministic.
 	Placement Placement
 	Links     device.Links
-	// Joining: the group is already running. Calls work after Install.
-	Joining bool
-	// NoRecord: no operation is recorded, and there are no events of slow ranks. Events of
-	// lost ranks are recorded all the same.
-	NoRecord bool
-	// DebugFill has each dispatch fill its slot's rows and expert outputs with 0xff (NaN in
-	// every dtype) before any rank writes there. A view of an earlier operation shows it,
-	// and so do rows that no rank has written.
-	DebugFill bool
-	// SlowAfter is how long a wait on a rank may last before it becomes an event;
-	// 0 means ep.DefaultSlowAfter, negative: it never does.
-	SlowAfter time.Duration
-	// EventCount, if not nil, counts the events of this buffer, too.
-	EventCount *atomic.Uint64
 	// DrainTimeout bounds how long Prepare and Close wait until the device has
 	// done what was launched; 0 means DefaultDrainTimeout.
 	DrainTimeout time.Duration
@@ -75,28 +50,25 @@ type Config struct {
 }
 
 func (c *Config) check() error {
-	if c.NumSlots == 0 {
-		c.NumSlots = DefaultSlots
-	}
 	if c.MaxSelections == 0 {
 		c.MaxSelections = DefaultMaxSelections
 	}
 	if c.MaxExperts == 0 {
 		c.MaxExperts = DefaultMaxExperts
 	}
-	if c.SlowAfter == 0 {
-		c.SlowAfter = ep.DefaultSlowAfter
-	}
-	if c.SlowAfter < 0 {
-		c.SlowAfter = math.MaxInt64
-	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
 	}
-	if err := c.checkNumbers(); err != nil {
-		return ep.Invalid("%s", err)
+	if err := c.Config.Check(limits.NumSlotsCUDA); err != nil {
+		return err
 	}
-	least := int64(c.NumSlots) * layout.RegionBytes
+	if err := ep.InRange(limits.MaxSelections, c.MaxSelections); err != nil {
+		return err
+	}
+	if err := ep.InRange(limits.MaxExperts, c.MaxExperts); err != nil {
+		return err
+	}
+	least := c.LeastBytes()
 	switch {
 	case c.NumBytes < least:
 		return ep.Invalid("num_ep_buffer_bytes is %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
@@ -108,19 +80,6 @@ func (c *Config) check() error {
 		return ep.Invalid("placement is %d, allowed 0 to %d", c.Placement, lastPlacement)
 	}
 	return nil
-}
-
-func (c *Config) checkNumbers() error {
-	if err := limits.NumSlotsCUDA.Check(int64(c.NumSlots)); err != nil {
-		return err
-	}
-	if err := limits.NumBytes.CheckAs("num_ep_buffer_bytes", c.NumBytes); err != nil {
-		return err
-	}
-	if err := limits.MaxSelections.Check(int64(c.MaxSelections)); err != nil {
-		return err
-	}
-	return limits.MaxExperts.Check(int64(c.MaxExperts))
 }
 
 // engine is the shape of the rank's memory.
@@ -135,17 +94,15 @@ func (c *Config) engine(rank, ranks int) device.Config {
 // paramsTag comes first in Params: no buffer on the CPU has it there.
 const paramsTag = "MWCUDA02"
 
-// agreed names the numbers after it that ranks must agree on.
-var agreed = [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"}
-
-// After those come the order and the links, and the standing last.
+// After it come what all engines agree on, the order and the links, and the standing last.
 const (
-	deterministicOff = len(paramsTag) + 8*(len(agreed)-1)
-	placementOff     = len(paramsTag) + 8*len(agreed)
+	agreedOff        = len(paramsTag)
+	deterministicOff = agreedOff + ep.DeterministicOff
+	placementOff     = agreedOff + ep.AgreedBytes
 	deviceOff        = placementOff + 8
 	nativeOff        = deviceOff + 8
 	standingOff      = nativeOff + 8*maxNative
-	paramsBytes      = standingOff + 16
+	paramsBytes      = standingOff + ep.StandingBytes
 )
 
 // maxNative is how many other devices of a host Params names: it has room for no more.
@@ -159,13 +116,7 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	out := le.AppendUint64([]byte(paramsTag), uint64(c.NumSlots))
-	out = le.AppendUint64(out, uint64(c.NumBytes))
-	deterministic := uint64(0)
-	if c.Deterministic {
-		deterministic = 1
-	}
-	out = le.AppendUint64(out, deterministic)
+	out := c.AppendAgreed([]byte(paramsTag))
 	out = le.AppendUint64(out, uint64(c.Placement))
 	out = le.AppendUint64(out, c.Links.Device)
 	for i := range maxNative {
@@ -175,8 +126,7 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 		}
 		out = le.AppendUint64(out, native)
 	}
-	out = le.AppendUint64(out, uint64(st.Epoch))
-	return le.AppendUint64(out, st.Next), nil
+	return st.Append(out), nil
 }
 
 // CheckParams compares every rank's Params with those of rank self. It returns the
@@ -186,27 +136,12 @@ func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
 	if self < 0 || self >= len(all) || !isParams(all[self]) {
 		return next, ep.Invalid("the parameters of rank %d are missing or not of a buffer on CUDA", self)
 	}
-	le := binary.LittleEndian
 	for rank, other := range all {
-		if other == nil {
-			continue
-		}
-		if !isParams(other) {
+		if other != nil && !isParams(other) {
 			return next, fmt.Errorf("%w: rank %d is not on CUDA, or of another version", ep.ErrMismatch, rank)
 		}
-		at := len(paramsTag)
-		for _, name := range agreed {
-			if mine, theirs := le.Uint64(all[self][at:]), le.Uint64(other[at:]); mine != theirs {
-				return next, fmt.Errorf("%w: %s is %d on rank %d and %d on rank %d", ep.ErrMismatch, name, theirs, rank, mine, self)
-			}
-			at += 8
-		}
-		if err := next.Include(rank, le.Uint64(other[standingOff:]), le.Uint64(other[standingOff+8:])); err != nil {
-			return next, err
-		}
 	}
-	next.Epoch++
-	return next, nil
+	return ep.Agree(self, all, agreedOff, standingOff)
 }
 
 func isParams(b []byte) bool { return len(b) == paramsBytes && string(b[:len(paramsTag)]) == paramsTag }

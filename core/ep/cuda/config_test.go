@@ -21,7 +21,7 @@ func TestBadStandings(t *testing.T) {
 		params func(ep.Standing) ([]byte, error)
 		meet   func(int, [][]byte) (ep.Standing, error)
 	}{
-		"cpu":  {cpu.Config{NumSlots: 2}.Params, cpu.CheckParams},
+		"cpu":  {func(st ep.Standing) ([]byte, error) { return cpu.Params(ep.Config{NumSlots: 2}, st) }, cpu.CheckParams},
 		"cuda": {configOf(t, 2).Params, cuda.CheckParams},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func configOf(t testing.TB, ranks int) cuda.Config {
 func configFor(t testing.TB, s layout.Shape) cuda.Config {
 	n, err := layout.SizeHint(s, 2)
 	require.NoError(t, err)
-	return cuda.Config{NumSlots: 2, NumBytes: n, MaxSelections: int(s.MaxTokens) * topK, MaxExperts: 64}
+	return cuda.Config{Config: ep.Config{NumSlots: 2, NumBytes: n}, MaxSelections: int(s.MaxTokens) * topK, MaxExperts: 64}
 }
 
 // rank is one rank on the device, with a stream and tensors.
