@@ -152,7 +152,7 @@ const spoiledEvery = 10 * time.Second
 // countSpoiled counts a block that was dropped because its record is damaged, and says so now and then.
 func (s *Store) countSpoiled(segment uint16) {
 	n := s.counts.spoiled.Add(1)
-	last, now := s.spoiledSaid.Load(), time.Now().UnixNano()
+	last, now := s.spoiledSaid.Load(), int64(time.Since(s.opened))
 	if (last == 0 || now-last >= int64(spoiledEvery)) && s.spoiledSaid.CompareAndSwap(last, now) {
 		s.cfg.Log(fmt.Sprintf("the record of a block in segment %d is damaged: it is dropped, as %d were since the start", segment, n))
 	}

@@ -97,7 +97,8 @@ type Store struct {
 	live     atomic.Int64 // bytes of the records of all blocks
 	dirty    atomic.Int64 // bytes that were written and not flushed
 
-	spoiledSaid atomic.Int64 // when a line said that a block was damaged, ns since 1970
+	opened      time.Time
+	spoiledSaid atomic.Int64 // when a line said that a block was damaged, ns since opened
 	reserved    atomic.Int64 // bytes of the records of all Writings
 
 	// No call of the medium runs under mu: all that place a record need it.
@@ -142,7 +143,7 @@ func Open(cfg Config) (*Store, error) {
 // newStore is a store that knows no block.
 func newStore(cfg Config) *Store {
 	s := &Store{
-		cfg: cfg.filled(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
+		cfg: cfg.filled(), opened: time.Now(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
 		segments: make([]segment, cfg.Medium.NumSegments()), turned: make(chan struct{}),
 		kick: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
 	}

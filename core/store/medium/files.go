@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/record"
@@ -29,7 +30,7 @@ type Files struct {
 	numSegments  int
 	secret       record.Secret
 	lock, blocks *sys.FD
-	reserved     []bool // of each segment: it has its room on the disk
+	reserved     []atomic.Bool // of each segment: it has its room on the disk
 
 	mu     sync.Mutex
 	failed error // of a Sync: what was written before it may be lost, though a later Sync succeeds
@@ -96,7 +97,7 @@ func (f *Files) begin(path string, capacityBytes, wanted int64) error {
 			capacityBytes, most, MaxSegments, f.segmentBytes, path)
 	}
 	f.numSegments = int(capacityBytes / f.segmentBytes)
-	f.reserved = make([]bool, f.numSegments)
+	f.reserved = make([]atomic.Bool, f.numSegments)
 	return f.shrink()
 }
 
@@ -192,14 +193,14 @@ func (f *Files) Lasts() bool { return true }
 func (f *Files) Bytes(int, int64, int64) []byte { return nil }
 
 // Write takes the segment's room on the disk first, all of it, so that a full disk is met before any of the
-// bytes is written. For one goroutine per segment the first time.
+// bytes is written.
 func (f *Files) Write(segment int, off int64, pieces ...[]byte) error {
 	at := int64(segment) * f.segmentBytes
-	if !f.reserved[segment] {
+	if !f.reserved[segment].Load() {
 		if err := sys.Reserve(f.blocks, at, f.segmentBytes); err != nil {
 			return err
 		}
-		f.reserved[segment] = true
+		f.reserved[segment].Store(true)
 	}
 	return sys.WriteAt(f.blocks, at+off, pieces...)
 }

@@ -3,6 +3,7 @@ package medium
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -14,8 +15,8 @@ type Memory struct {
 	numSegments  int
 	fd           *sys.FD
 	arena        *sys.Mapping
-	sealed       error  // why others may not have the file
-	reserved     []bool // of each segment: it has its room
+	sealed       error         // why others may not have the file
+	reserved     []atomic.Bool // of each segment: it has its room
 }
 
 // NewMemory makes an arena of whole segments, of at most so many bytes.
@@ -25,7 +26,7 @@ func NewMemory(capacityBytes int64) (*Memory, error) {
 		return nil, err
 	}
 	m := &Memory{segmentBytes: n, numSegments: int(capacityBytes / n)}
-	m.reserved = make([]bool, m.numSegments)
+	m.reserved = make([]atomic.Bool, m.numSegments)
 	if err := m.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("memory for a store of %d bytes: %w", capacityBytes, err), m.Close())
 	}
@@ -74,14 +75,13 @@ func (m *Memory) Bytes(segment int, off, n int64) []byte {
 	return m.arena.Bytes()[at : at+n : at+n]
 }
 
-// Write takes the segment's memory first, all of it: a want of memory is an error here and no signal later. For one
-// goroutine per segment the first time.
+// Write takes the segment's memory first, all of it: a want of memory is an error here and no signal later.
 func (m *Memory) Write(segment int, off int64, pieces ...[]byte) error {
-	if !m.reserved[segment] {
+	if !m.reserved[segment].Load() {
 		if err := sys.Reserve(m.fd, int64(segment)*m.segmentBytes, m.segmentBytes); err != nil {
 			return err
 		}
-		m.reserved[segment] = true
+		m.reserved[segment].Store(true)
 	}
 	for _, p := range pieces {
 		off += int64(copy(m.Bytes(segment, off, int64(len(p))), p))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -72,7 +73,7 @@ func TestSharedIsReadOnly(t *testing.T) {
 	}
 }
 
-// Opened again for writing, as who has the file's owner may, memory is sealed all the same.
+// Opened again for writing, as the file's owner may, memory is sealed all the same.
 func TestSharedMemoryIsSealed(t *testing.T) {
 	fd := shared(t)["memory"].fd
 	f, err := os.OpenFile(fmt.Sprint("/proc/self/fd/", fd), os.O_RDWR, 0)
@@ -88,6 +89,20 @@ func TestSharedMemoryIsSealed(t *testing.T) {
 	require.ErrorIs(t, syscall.Fallocate(int(f.Fd()), punchHole, 0, leastBytes), syscall.EPERM)
 	_, err = syscall.Mmap(int(f.Fd()), 0, leastBytes, syscall.PROT_WRITE, syscall.MAP_SHARED)
 	require.Error(t, err)
+}
+
+// The first writes to a segment, which take its room, may run at the same time: so it is after a start.
+func TestFirstWritesTogether(t *testing.T) {
+	for _, s := range shared(t) {
+		var all sync.WaitGroup
+		for i := range int64(8) {
+			all.Go(func() { require.NoError(t, s.medium.Write(1, i, []byte("x"))) })
+		}
+		all.Wait()
+		got := make([]byte, 8)
+		require.NoError(t, s.medium.Read(1, 0, got))
+		require.Equal(t, "xxxxxxxx", string(got))
+	}
 }
 
 // A want of memory is an error of the first write to a segment, and so no signal later.
