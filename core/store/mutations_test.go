@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// mutations are mistakes that are easy to make, each as an edit of one file.
-var mutations = []struct{ name, file, from, to string }{
+// mutations are mistakes that are easy to make: name, file, from, to.
+var mutations = [][4]string{
 	{"deletes do not reach copies", "copies.go", "if c.num.Load() == 0 {", "if true {"},
 	{"evicted blocks leave no copy", "evict.go", "\ts.leaveCopy(b)\n", ""},
 	{"a move does not hold the disk", "move.go", "\tfrom.disk.Lock()\n\tdefer from.disk.Unlock()\n", "\t_ = from\n"},
@@ -59,12 +59,7 @@ var mutations = []struct{ name, file, from, to string }{
 // TestMutations builds this package with each mistake in turn, and wants the tests to notice. It takes minutes:
 // MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	var list []testenv.Mutation
-	for _, m := range mutations {
-		list = append(list, testenv.Mutation{
-			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: |fault",
-			Args: []string{"-timeout=2m", "-failfast"},
-		})
-	}
-	testenv.RunMutations(t, list)
+	testenv.RunMutations(t, testenv.MutationsOf(mutations, testenv.Mutation{
+		Noticed: "--- FAIL: |panic: |fault", Args: []string{"-timeout=2m", "-failfast"},
+	}))
 }

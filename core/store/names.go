@@ -139,7 +139,7 @@ func (n *names) of(ns NS) *namespace {
 	return n.at(ns)
 }
 
-// at is of, for a caller who holds mu.
+// at is of, for a caller that holds mu.
 func (n *names) at(ns NS) *namespace {
 	if int(ns) >= len(n.all) {
 		return nil

@@ -191,7 +191,7 @@ func TestNamespacesBound(t *testing.T) {
 	w.space(t, "one more")
 }
 
-// The last block of a namespace that nobody has open may be evicted.
+// The last block of a namespace that is not open may be evicted.
 func TestNamespacesOfEvictedBlocks(t *testing.T) {
 	w := newWorld(t, 1, inMemory{newDisk(1<<16, 6)}, Config{})
 	for i := range 20 {

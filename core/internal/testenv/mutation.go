@@ -26,6 +26,15 @@ type Mutation struct {
 // mutated is in the environment of the tests of a mutant.
 const mutated = "MOEWIRE_MUTATED"
 
+// MutationsOf makes mutations of a table: name, file, from, to. In all else they are like one.
+func MutationsOf(table [][4]string, like Mutation) (list []Mutation) {
+	for _, row := range table {
+		like.Name, like.File, like.From, like.To = row[0], row[1], row[2], row[3]
+		list = append(list, like)
+	}
+	return list
+}
+
 // RunMutations runs each mutation as a subtest. That every edit still applies
 // is checked always. Building the mutants and running their tests takes
 // minutes: MOEWIRE_MUTATIONS=1 turns it on, for those that are not Quick.

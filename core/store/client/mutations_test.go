@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// mutations are mistakes that are easy to make, each as an edit of one file.
-var mutations = []struct{ name, file, from, to string }{
+// mutations are mistakes that are easy to make: name, file, from, to.
+var mutations = [][4]string{
 	{"no look at tags", "receive.go", "case l.checker.Tag() == e.Tag:", "case true:"},
 	{"bytes before they are genuine", "receive.go", "if err := l.in.End(); err != nil {\n\t\treturn false, err\n\t}\n\tl.took", "_ = l.in.End()\n\tl.took"},
 	{"a lease without a look at its tag", "lease.go", "if tagger.Tag() != l.tag {", "if l.tag == (tag.Tag{}) {"},
@@ -52,12 +52,7 @@ var mutations = []struct{ name, file, from, to string }{
 // TestMutations builds this package with each mistake in turn, and wants the tests to
 // notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	var list []testenv.Mutation
-	for _, m := range mutations {
-		list = append(list, testenv.Mutation{
-			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: ",
-			Args: []string{"-timeout=90s", "-failfast"},
-		})
-	}
-	testenv.RunMutations(t, list)
+	testenv.RunMutations(t, testenv.MutationsOf(mutations, testenv.Mutation{
+		Noticed: "--- FAIL: |panic: ", Args: []string{"-timeout=90s", "-failfast"},
+	}))
 }

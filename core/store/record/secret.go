@@ -34,8 +34,7 @@ func (s *Secret) Hash(namespace *Digest, key []byte) Hash {
 	return Hash(sum[:])
 }
 
-// ForTags is what the tags of a store's blocks are made with. Who has it does not know the
-// secret.
+// ForTags is what the tags of a store's blocks are made with. It does not tell the secret.
 func (s *Secret) ForTags() [sha256.Size]byte {
 	return sha256.Sum256(append([]byte{forTags}, s[:]...))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// mutations are mistakes that are easy to make, each as an edit of one file.
-var mutations = []struct{ name, file, from, to string }{
+// mutations are mistakes that are easy to make: name, file, from, to.
+var mutations = [][4]string{
 	{"blocks with a wrong tag are stored", "put.go", "if t.Tag() != j.said.Tag {", "if false {"},
 	{"blocks with a wrong tag are committed", "explicit.go", "if t.Of(h.key, h.writing.Buffer()) != h.job.Tag {", "if t == nil {"},
 	{"blocks are stored before they are genuine", "put.go", "if err := c.in.End(); err != nil {\n\t\treturn err\n\t}\n\tc.server", "c.server"},
@@ -78,12 +78,7 @@ var mutations = []struct{ name, file, from, to string }{
 // TestMutations builds this package with each mistake in turn, and wants the tests to
 // notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	var list []testenv.Mutation
-	for _, m := range mutations {
-		list = append(list, testenv.Mutation{
-			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: ",
-			Args: []string{"-timeout=2m", "-failfast"},
-		})
-	}
-	testenv.RunMutations(t, list)
+	testenv.RunMutations(t, testenv.MutationsOf(mutations, testenv.Mutation{
+		Noticed: "--- FAIL: |panic: ", Args: []string{"-timeout=2m", "-failfast"},
+	}))
 }

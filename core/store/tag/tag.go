@@ -4,7 +4,7 @@
 // a block that stands in another one's place, are noticed where the bytes are used.
 //
 // The key of tags is a store's own, for its life. All its clients get it in their sessions. It
-// keeps out whoever never was a client, so that sessions make no second check of a block's
+// keeps out all that never were clients, so that sessions make no second check of a block's
 // bytes; it does not keep out one that was. docs/wire.md has the format, and says what follows.
 package tag
 
@@ -57,7 +57,7 @@ func (k Key) Mask(secret [32]byte) Key {
 // Every ChunkBytes of a block get an AES-256-GMAC tag; the block's is the SHA-256 of a second
 // key and these, cut. They cannot just be added up: GMAC is linear, so that equal changes in
 // two chunks would cancel each other out. The second key makes that SHA-256 a random function
-// for whoever has no key: two blocks of one key and length have the same nonces, and their
+// for all that have no key: two blocks of one key and length have the same nonces, and their
 // GMAC tags must not be seen.
 type Tagger struct {
 	mac  *gmac.MAC
