@@ -18,7 +18,8 @@ type NS uint16
 // names are the namespaces of a store, by number and by digest. One without blocks and holders is forgotten, and its number
 // given to another one.
 type names struct {
-	key tag.Key
+	key    tag.Key
+	secret *record.Secret
 
 	mu       sync.RWMutex
 	all      []*namespace // nil: a number that is free
@@ -32,6 +33,7 @@ type tally struct{ hits, misses atomic.Uint64 }
 // namespace has the counts of its blocks.
 type namespace struct {
 	digest record.Digest
+	hashes record.Hashes // of its keys
 	label  string
 
 	holders       atomic.Int64 // added to under names.mu: under its write lock a 0 stays
@@ -72,7 +74,7 @@ func (n *names) hold(digest record.Digest) (NS, error) {
 		n.byDigest = map[record.Digest]NS{}
 	}
 	ns := n.free()
-	n.all[ns] = &namespace{digest: digest}
+	n.all[ns] = &namespace{digest: digest, hashes: n.secret.Hashes(&digest)}
 	n.all[ns].holders.Add(1)
 	n.byDigest[digest] = ns
 	return ns, nil

@@ -28,7 +28,7 @@ var errReleased = errors.New("the lease was released")
 func (s *Store) Exists(ns NS, keys [][]byte, found []bool) (consecutive int) {
 	n := s.names.of(ns)
 	for i, key := range keys {
-		found[i] = n != nil && record.CheckKey(key) == nil && s.index.Has(s.secret.Hash(&n.digest, key))
+		found[i] = n != nil && record.CheckKey(key) == nil && s.index.Has(n.hashes.Of(key))
 		if found[i] && consecutive == i {
 			consecutive++
 		}
@@ -56,7 +56,7 @@ func (s *Store) Acquire(ns NS, keys [][]byte, leases []Lease) (hits int) {
 
 func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
 	var found bool
-	if l.block, found = s.hold(s.secret.Hash(&n.digest, key), stamp); !found {
+	if l.block, found = s.hold(n.hashes.Of(key), stamp); !found {
 		return false
 	}
 	l.store = s

@@ -43,7 +43,7 @@ func (s *Store) account(b *index.Block, sign int64) {
 func (s *Store) Delete(ns NS, keys [][]byte, deleted []bool) (num int) {
 	n := s.names.of(ns)
 	for i, key := range keys {
-		deleted[i] = n != nil && record.CheckKey(key) == nil && s.deleteAny(s.secret.Hash(&n.digest, key))
+		deleted[i] = n != nil && record.CheckKey(key) == nil && s.deleteAny(n.hashes.Of(key))
 		if deleted[i] {
 			num++
 		}
@@ -90,7 +90,7 @@ func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
 	}
 	stamp := s.stamps.Add(uint64(len(keys)))
 	for i, key := range keys {
-		if record.CheckKey(key) == nil && s.index.Touch(s.secret.Hash(&n.digest, key), stamp-uint64(i)) {
+		if record.CheckKey(key) == nil && s.index.Touch(n.hashes.Of(key), stamp-uint64(i)) {
 			num++
 		}
 	}
@@ -108,7 +108,7 @@ type pins struct {
 func (s *Store) Pin(ns NS, keys [][]byte, until time.Time, pinned []bool) (num int) {
 	n := s.names.of(ns)
 	for i, key := range keys {
-		pinned[i] = n != nil && record.CheckKey(key) == nil && s.pin(s.secret.Hash(&n.digest, key), until)
+		pinned[i] = n != nil && record.CheckKey(key) == nil && s.pin(n.hashes.Of(key), until)
 		if pinned[i] {
 			num++
 		}

@@ -152,7 +152,7 @@ func newStore(cfg Config) *Store {
 	if s.secret == (record.Secret{}) {
 		rand.Read(s.secret[:])
 	}
-	s.names.key = tag.Key(s.secret.ForTags())
+	s.names.key, s.names.secret = tag.Key(s.secret.ForTags()), &s.secret
 	return s
 }
 

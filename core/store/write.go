@@ -79,7 +79,7 @@ func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
 	}
 	w := s.writings.get(s)
 	w.block = index.Block{
-		Hash: s.secret.Hash(&ns.digest, a.Key), Namespace: uint16(a.NS),
+		Hash: ns.hashes.Of(a.Key), Namespace: uint16(a.NS),
 		PayloadBytes: uint32(a.Bytes), KeyBytes: uint16(len(a.Key)),
 	}
 	if len(a.Parent) > 0 {
@@ -87,7 +87,7 @@ func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
 			s.writings.put(w)
 			return nil, fmt.Errorf("parent %w", err)
 		}
-		w.block.Parent = s.secret.Hash(&ns.digest, a.Parent)
+		w.block.Parent = ns.hashes.Of(a.Parent)
 	}
 	w.header = record.Header{
 		Namespace: ns.digest, Parent: w.block.Parent, Tag: a.Tag,

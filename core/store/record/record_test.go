@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -81,6 +82,28 @@ func TestHashes(t *testing.T) {
 		seen[h] = name
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() { a.Hash(&n, make([]byte, 36)) }))
+}
+
+// TestHashesOfANamespace are what each hash would be alone, also if others are made meanwhile.
+func TestHashesOfANamespace(t *testing.T) {
+	var all sync.WaitGroup
+	for i := range 4 {
+		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(i)))
+		secret := secretOf(rng)
+		var n Digest
+		fill(rng, n[:])
+		all.Go(func() {
+			hashes := secret.Hashes(&n)
+			key := make([]byte, MaxKeyBytes)
+			for size := range MaxKeyBytes + 1 {
+				fill(rng, key[:size])
+				if hashes.Of(key[:size]) != secret.Hash(&n, key[:size]) {
+					t.Errorf("another hash of a key of %d bytes", size)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func footerOf(rng *rand.Rand, numEntries, numNamespaces int) *Footer {
