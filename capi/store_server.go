@@ -200,6 +200,7 @@ func (o *serverObject) storage(c *C.mw_store_server_config_t) (*store.Store, err
 		return nil, err
 	}
 	cfg.Medium, cfg.Secret, o.arena = m, m.Secret(), m
+	cfg.StagedBytes = stagedBytes + m.SegmentBytes() // a block that fills a segment leaves room for others
 	return store.Open(cfg)
 }
 
@@ -272,6 +273,9 @@ func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
 		return err
 	})
 }
+
+// stagedBytes is what is being written to files at a time, beside one block of any length.
+const stagedBytes = 64 << 20
 
 // storageTime is how long a storage may take to seal and flush what there is.
 const storageTime = 30 * time.Second

@@ -94,6 +94,7 @@ func newConn(s *Server, nc net.Conn, session *wire.Session, reading uint64) (*co
 		server: s, nc: nc, secret: session.Export(message.TagSecret), invited: session.Export(message.ShareSecret),
 		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
 	}
+	c.handles.allUnfinished = &s.unfinished
 	c.shared.Store(near(nc))
 	if err := c.grant(session.KeyID(), reading); err != nil {
 		return nil, err

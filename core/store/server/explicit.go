@@ -1,12 +1,20 @@
 package server
 
 import (
+	"time"
+
 	"github.com/moewire/moewire/core/store/message"
 )
 
 // allocate begins a block that comes in several messages.
 func (c *conn) allocate(j *job) error {
+	if status := c.handles.reserve(j.said.Bytes); status != message.OK {
+		return c.fail(j, status)
+	}
 	w, err := c.begin(j)
+	if w == nil || err != nil {
+		c.handles.unreserve(j.said.Bytes)
+	}
 	if err != nil {
 		return err
 	}
@@ -14,21 +22,28 @@ func (c *conn) allocate(j *job) error {
 		return c.fail(j, j.status)
 	}
 	if err := c.in.End(); err != nil {
-		w.Release()
+		c.giveUp(j, w)
 		return err
 	}
 	h := c.handles.add(c.until(uint64(j.said.DeadlineUs)))
 	if h == nil {
-		w.Release()
+		c.giveUp(j, w)
 		j.status = message.Quota
 		c.answer(reply{job: j})
 		return nil
 	}
-	h.writing, h.job, h.space = w, j.said, j.space
+	pause := c.server.cfg.Idle
+	h.writing, h.job, h.space, h.pause, h.next = w, j.said, j.space, pause, time.Now().Add(pause)
 	h.key = append(h.key, j.in[:j.said.KeyBytes]...)
 	j.out = message.AppendHandle(j.out, c.handles.ready(h))
 	c.answer(reply{job: j})
 	return nil
+}
+
+// giveUp ends a block that has no handle.
+func (c *conn) giveUp(j *job, w Writing) {
+	w.Release()
+	c.handles.unreserve(j.said.Bytes)
 }
 
 // writeInto takes the next bytes of such a block.
@@ -50,6 +65,7 @@ func (c *conn) writeInto(j *job) error {
 		return err
 	}
 	h.given = int64(end)
+	c.handles.goesOn(h)
 	c.server.counters.BytesIn.Add(uint64(j.said.Bytes))
 	c.answer(reply{job: j})
 	return nil

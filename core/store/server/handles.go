@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/store/message"
@@ -10,13 +11,22 @@ import (
 // maxHandles is how many handles one connection may have.
 const maxHandles = 1024
 
+// How many bytes the blocks may have that are written in several messages at a time: one block, or so many. The bound of
+// the server leaves room for puts, whatever a client has begun and does not go on with.
+const (
+	maxUnfinishedBytes    = 16 << 20 // of one connection
+	maxAllUnfinishedBytes = 32 << 20 // of all
+)
+
 // handle is a block that a client writes in several messages, or has leased.
 type handle struct {
 	id      uint64 // changes with every use of the place; 0: none
 	index   uint32
 	until   time.Time
-	uses    int  // it is being read or written: nothing is given back
-	ended   bool // and then it is given back
+	pause   time.Duration // at most between two messages of a writing; 0: no bound
+	next    time.Time     // when the next one must have come
+	uses    int           // it is being read or written: nothing is given back
+	ended   bool          // and then it is given back
 	writing Writing
 	lease   Lease
 	job     message.Request // of a writing
@@ -31,6 +41,44 @@ type handles struct {
 	all  []*handle
 	free []uint32
 	uses uint64
+
+	unfinished    int64         // bytes of the writings
+	allUnfinished *atomic.Int64 // of all connections
+}
+
+// reserve counts a block that is to be written. Another status than OK says that it may not be begun now.
+func (hs *handles) reserve(bytes uint32) message.Status {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	n := int64(bytes)
+	if hs.unfinished > 0 && hs.unfinished+n > maxUnfinishedBytes {
+		return message.Quota
+	}
+	if all := hs.allUnfinished.Add(n); all > maxAllUnfinishedBytes && all > n {
+		hs.allUnfinished.Add(-n)
+		return message.WouldBlock
+	}
+	hs.unfinished += n
+	return message.OK
+}
+
+// unreserve takes back what reserve has counted.
+func (hs *handles) unreserve(bytes uint32) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.uncount(bytes)
+}
+
+func (hs *handles) uncount(bytes uint32) {
+	hs.unfinished -= int64(bytes)
+	hs.allUnfinished.Add(-int64(bytes))
+}
+
+// goesOn says that a message of a writing has come.
+func (hs *handles) goesOn(h *handle) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h.next = time.Now().Add(h.pause)
 }
 
 // add reserves a place that nothing finds yet; nil if there are too many.
@@ -114,6 +162,7 @@ func (hs *handles) drop(h *handle) {
 	if h.writing != nil {
 		h.writing.Release()
 		h.writing = nil
+		hs.uncount(h.job.Bytes)
 	}
 	if h.lease.Held() {
 		h.lease.Release()
@@ -128,7 +177,7 @@ func (hs *handles) expire(now time.Time, counters *Counters) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for _, h := range hs.all {
-		if h.id != 0 && !h.ended && now.After(h.until) {
+		if h.id != 0 && !h.ended && (now.After(h.until) || h.pause > 0 && now.After(h.next)) {
 			counters.Expired.Add(1)
 			hs.end(h)
 		}

@@ -66,6 +66,45 @@ func TestWritingsEnd(t *testing.T) {
 	require.Zero(t, open(t, s).exists("key"))
 }
 
+// What clients begin and do not go on with is bounded, for each and for all, and is given back after a pause: puts find
+// room meanwhile. One block may be longer than that.
+func TestUnfinishedBlocksAreBounded(t *testing.T) {
+	s, engine := serve(t, func(c *server.Config) { c.Idle = 300 * time.Millisecond })
+	engine.Most, engine.Room = 64<<20, 40<<20
+	a, b, other := open(t, s), open(t, s), open(t, s)
+	begin := func(r *raw, key string, mib uint32) message.Status {
+		status, _ := r.do(message.Allocate, message.Request{KeyBytes: uint16(len(key)), Bytes: mib << 20}, []byte(key))
+		return status
+	}
+	require.Equal(t, message.OK, begin(a, "a1", 10))
+	require.Equal(t, message.Quota, begin(a, "a2", 7), "17 MiB of one")
+	require.Equal(t, message.OK, begin(a, "a3", 6))
+	require.Equal(t, message.WouldBlock, begin(b, "b1", 17), "33 MiB of all")
+	require.Equal(t, message.OK, begin(b, "b2", 16))
+	require.Equal(t, message.WouldBlock, begin(other, "c1", 1))
+	other.mustPut("key", make([]byte, 1<<20))
+	require.Eventually(t, func() bool { return s.Counters().Expired.Load() == 3 }, 20*time.Second, time.Millisecond)
+	quiet(t, engine)
+	require.Equal(t, message.OK, begin(other, "c2", 33), "alone")
+	quiet(t, engine)
+}
+
+// A block that goes on stays, until its time is over.
+func TestUnfinishedBlockGoesOn(t *testing.T) {
+	s, engine := serve(t, func(c *server.Config) { c.Idle, c.Hold = 600*time.Millisecond, 20*time.Second })
+	r := open(t, s)
+	_, reply := r.do(message.Allocate, message.Request{KeyBytes: 3, Bytes: 8}, []byte("key"))
+	handle := message.Handle(reply, 0)
+	for i := range 8 {
+		time.Sleep(150 * time.Millisecond)
+		status, _ := r.do(message.Write, message.Request{Handle: handle, Offset: uint64(i), Bytes: 1}, []byte{1})
+		require.Equal(t, message.OK, status)
+	}
+	require.Zero(t, s.Counters().Expired.Load())
+	quiet(t, engine)
+	require.EqualValues(t, 1, s.Counters().Expired.Load())
+}
+
 func TestWrongTagAtCommit(t *testing.T) {
 	s, engine := serve(t)
 	r := open(t, s)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/accept"
@@ -99,7 +100,9 @@ type Server struct {
 	refusals wire.Counters
 	signed   *wire.Singles // nil: none
 	ended    sync.WaitGroup
-	over     chan struct{} // closed when nothing of the server runs any more
+	// unfinished is how many bytes the blocks have that come in several messages.
+	unfinished atomic.Int64
+	over       chan struct{} // closed when nothing of the server runs any more
 
 	refused, crowded, starved, lost, unshared rare // events to be logged
 
