@@ -53,6 +53,15 @@ def test_an_existing_block_stays(mooncake: Store, caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("that one stays") == 1
 
 
+def test_the_master_of_lmcache(block_server: Served, mooncake_namespace: None) -> None:
+    """Its dictionary has another name for the server, which must not become the default one."""
+    one = store.MooncakeDistributedStore()
+    said = {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE"}
+    assert one.setup({**said, "master_server_address": block_server.address}) == 0
+    assert one.put("a", b"data") == 0
+    assert one.close() == 0
+
+
 def test_replaced(mooncake: Store) -> None:
     room = Room(b"third")
     assert mooncake.upsert("a", b"first") == 0

@@ -20,7 +20,7 @@ from .._native.lib import Library, library, library_path
 from .._version import __version__
 from ..errors import LibraryError
 from ..integrations import _engines, _plugin
-from . import _advice, _between_hosts, _machine
+from . import _advice, _between_hosts, _machine, _store
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -52,6 +52,7 @@ def report() -> dict[str, Any]:
     }
     found["cuda_driver"] = _cuda_report.report(None if "error" in found["library"] else library())
     found["between_hosts"] = _hosts_report(found["library"])
+    found["block_store"] = {} if "error" in found["library"] else _store.report()
     return {**found, "warnings": _advice.warnings(found)}
 
 

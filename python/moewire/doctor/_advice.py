@@ -149,6 +149,14 @@ def _engines(report: Report) -> tuple[str, str] | None:
     return None
 
 
+def _store(report: Report) -> tuple[str, str] | None:
+    """Of the block store that the environment names."""
+    found = report["block_store"]
+    if "problem" not in found:
+        return None
+    return f"block store: {found['problem']}", found["fix"]
+
+
 def _hosts(check: Callable[[Report], tuple[str, str] | None]) -> Check:
     return lambda report: check(report["between_hosts"])
 
@@ -166,6 +174,7 @@ CHECKS: tuple[Check, ...] = (
     _vectors,
     _huge_pages,
     _engines,
+    _store,
     *map(
         _hosts,
         (

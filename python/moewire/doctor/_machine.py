@@ -151,6 +151,11 @@ def _maps_without_the_file() -> bool:
     return True
 
 
+def populates_for_reading() -> bool:
+    """Whether pages can be made present without a fault, which clients of a store's memory need."""
+    return _maps_without_the_file()
+
+
 def _limit(which: int, part: int) -> int | str:
     value = resource.getrlimit(which)[part]
     return "unlimited" if value == resource.RLIM_INFINITY else value

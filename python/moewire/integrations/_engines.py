@@ -36,6 +36,11 @@ VLLM = Engine(
 # The servers of a block store, where vLLM's configuration does not name them.
 STORE_SERVERS = "MOEWIRE_STORE_SERVERS"
 
+RECOMPUTE = (
+    'set "kv_load_failure_policy": "recompute" in vLLM\'s --kv-transfer-config: by default vLLM '
+    "fails a request whose blocks cannot be loaded"
+)
+
 # Not found by entry point: importing ``moewire.integrations.transformers`` registers.
 TRANSFORMERS_TESTED = "5.23.0"
 _INSTALL = 'pip install "moewire[transformers]"'
@@ -59,8 +64,7 @@ def _tier(environ: Mapping[str, str]) -> dict[str, object]:
     return {
         "tier": named,
         "servers": servers,
-        "remark": 'set "kv_load_failure_policy": "recompute" in --kv-transfer-config: by default '
-        "vLLM fails a request whose blocks cannot be loaded",
+        "remark": RECOMPUTE,
     }
 
 

@@ -170,6 +170,11 @@ def active(engine: Engine) -> str | None:
     return _active.get(engine.name)
 
 
+def is_loaded_by(engine: Engine, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the engine is here and would load the plug-in, whatever that does then."""
+    return _installed(engine) is not None and _has_entry_point(engine) and engine.loads(environ)
+
+
 def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
     """For ``moewire doctor``: what the plug-in would do in a process started like this one."""
     found = verdict(engine, environ)

@@ -14,6 +14,8 @@ from ._codes import BAD_ARGUMENT, Problem, log, warn_once
 
 MASTER = "127.0.0.1:50051"
 SEGMENT_BYTES = 16 << 20
+# Mooncake's name, and the one that LMCache passes on.
+_MASTER_NAMES = ("master_server_addr", "master_server_address")
 _UNITS = " KMGT"
 _PORTS = range(12300, 14301)
 
@@ -49,7 +51,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         warn_once("enable_ssd_offload: servers keep blocks in files with --storage file")
     return Settings(
         str(config["local_hostname"]),
-        str(config.get("master_server_addr", MASTER)),
+        str(next((config[name] for name in _MASTER_NAMES if config.get(name)), MASTER)),
         _size("global_segment_size", config),
         _size("local_buffer_size", config),
         str(config.get("tenant_id", "default")),
