@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/moewire/moewire/core/store/index"
@@ -19,6 +20,9 @@ const (
 	// hotShare is how much of what there is counts as hot, in eighths: the rest is what segments are reclaimed from,
 	// and bounds how much is written again for each byte.
 	hotShare = 7
+	// sparseShare is how much of its segments blocks take, in eighths, while all of them are hot: there are dead bytes
+	// enough to make room.
+	sparseShare = 5
 	// keepShare bounds what of a segment is written again, in quarters.
 	keepShare = 3
 )
@@ -90,7 +94,7 @@ func (s *Store) reclaim() bool {
 // judge looks at all blocks.
 func (s *Store) judge() *verdict {
 	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments)), pinnedBytes: make([]int64, len(s.segments))}
-	v.since = s.cfg.Policy.HotSince(s.index.Each, s.live.Load()*hotShare/8)
+	v.since = s.cfg.Policy.HotSince(s.index.Each, s.mostHot())
 	s.index.Each(func(b *index.Block) {
 		if s.isHot(b, v) {
 			v.hotBytes[b.Segment] += b.RecordBytes()
@@ -100,6 +104,23 @@ func (s *Store) judge() *verdict {
 		}
 	})
 	return v
+}
+
+// mostHot is how many bytes are hot at most.
+func (s *Store) mostHot() int64 {
+	s.mu.Lock()
+	filled := int64(0)
+	for i := range s.segments {
+		if s.segments[i].hasRecords() {
+			filled += s.medium.SegmentBytes()
+		}
+	}
+	s.mu.Unlock()
+	live := s.live.Load()
+	if live <= filled*sparseShare/8 {
+		return math.MaxInt64
+	}
+	return live * hotShare / 8
 }
 
 func (s *Store) isHot(b *index.Block, v *verdict) bool {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
 	"github.com/moewire/moewire/core/store/tag"
 )
@@ -24,20 +25,33 @@ type names struct {
 	mu       sync.RWMutex
 	all      []*namespace // nil: a number that is free
 	byDigest map[record.Digest]NS
+	tenants  map[record.Tenant]*tenant
 	gone     tally // of those that were forgotten
 }
 
 // tally counts what was asked for.
-type tally struct{ hits, misses atomic.Uint64 }
+type tally struct {
+	hits, misses          atomic.Uint64
+	overQuota, evictedFor atomic.Uint64 // puts that were refused by quota; blocks of the tenant that were evicted for puts
+}
+
+func (t *tally) add(of *tally) {
+	t.hits.Add(of.hits.Load())
+	t.misses.Add(of.misses.Load())
+	t.overQuota.Add(of.overQuota.Load())
+	t.evictedFor.Add(of.evictedFor.Load())
+}
 
 // namespace has the counts of its blocks.
 type namespace struct {
 	digest record.Digest
 	hashes record.Hashes // of its keys
 	label  string
+	tenant *tenant
 
 	holders       atomic.Int64 // added to under names.mu: under its write lock a 0 stays
 	blocks, bytes atomic.Int64 // that are there now
+	records       atomic.Int64 // bytes of their records
 	tally
 }
 
@@ -74,7 +88,9 @@ func (n *names) hold(digest record.Digest) (NS, error) {
 		n.byDigest = map[record.Digest]NS{}
 	}
 	ns := n.free()
-	n.all[ns] = &namespace{digest: digest, hashes: n.secret.Hashes(&digest)}
+	tenant := n.tenant(digest.Tenant())
+	tenant.namespaces++
+	n.all[ns] = &namespace{digest: digest, hashes: n.secret.Hashes(&digest), tenant: tenant}
 	n.all[ns].holders.Add(1)
 	n.byDigest[digest] = ns
 	return ns, nil
@@ -111,10 +127,17 @@ func (n *names) leave(ns NS) {
 	}
 }
 
-// count adds a block of a namespace that has come, or takes one back that has gone from the index.
-func (n *names) count(ns NS, sign, bytes int64) {
+// count adds a block that has come, or takes one back that has gone from the index: with what it takes of its tenant's quota,
+// which was claimed for a block that comes.
+func (n *names) count(b *index.Block, sign int64) {
+	ns := NS(b.Namespace)
 	of := n.of(ns)
-	of.bytes.Add(sign * bytes)
+	of.bytes.Add(sign * int64(b.PayloadBytes))
+	of.records.Add(sign * b.RecordBytes())
+	of.tenant.blocks.Add(sign)
+	if sign < 0 {
+		of.tenant.add(-b.RecordBytes())
+	}
 	if of.blocks.Add(sign) == 0 && of.holders.Load() == 0 {
 		n.forget(ns, of)
 	}
@@ -128,10 +151,11 @@ func (n *names) forget(ns NS, of *namespace) {
 	if n.at(ns) != of || of.holders.Load() != 0 || of.blocks.Load() != 0 {
 		return
 	}
-	n.gone.hits.Add(of.hits.Load())
-	n.gone.misses.Add(of.misses.Load())
+	n.gone.add(&of.tally)
 	n.all[ns] = nil
 	delete(n.byDigest, of.digest)
+	of.tenant.namespaces--
+	n.forgetTenant(of.tenant)
 }
 
 // of returns a namespace; nil for a number that there is not.

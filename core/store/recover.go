@@ -195,7 +195,7 @@ func (s *recovery) add(b index.Block) {
 	switch {
 	case there.Segment == b.Segment && there.Off == b.Off && !added:
 	case added:
-		s.account(&b, 1)
+		s.accountFound(&b)
 	default:
 		s.choose(b, there)
 	}
@@ -214,7 +214,7 @@ func (s *recovery) choose(b, there index.Block) {
 		s.outdated = append(s.outdated, b)
 		return
 	}
-	s.account(&b, 1)
+	s.accountFound(&b)
 	s.account(&there, -1)
 	s.index.Change(b.Hash, func(now *index.Block) bool { *now = b; return true })
 	s.outdated = append(s.outdated, there)

@@ -36,7 +36,13 @@ func (s *Store) dropNow(h record.Hash, sure func(*index.Block) bool) bool {
 // account adds a block that has come, or takes one back that has gone.
 func (s *Store) account(b *index.Block, sign int64) {
 	s.live.Add(sign * b.RecordBytes())
-	s.names.count(NS(b.Namespace), sign, int64(b.PayloadBytes))
+	s.names.count(b, sign)
+}
+
+// accountFound is account for a block that a start has found: it counts in its tenant's quota, whatever that is.
+func (s *Store) accountFound(b *index.Block) {
+	s.names.of(NS(b.Namespace)).tenant.add(b.RecordBytes())
+	s.account(b, 1)
 }
 
 // Delete removes blocks, by position, and says how many there were. Leases of them stay good.

@@ -9,6 +9,7 @@ import (
 type counters struct {
 	puts, exists, conflicts, full, wouldBlock, deletes atomic.Uint64
 	evictedCold, evictedOrphans, reclaimed, moved      atomic.Uint64
+	evictedQuota, overQuota                            atomic.Uint64
 	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
 }
 
@@ -35,11 +36,13 @@ type Stats struct {
 	Exists     uint64 `json:"exists" metric:"existing_puts_total" help:"Puts of a block that was there already."`
 	Conflicts  uint64 `json:"conflicts" metric:"conflicts_total" help:"Puts of another block than that of the key."`
 	Full       uint64 `json:"full" metric:"full_total" help:"Puts for which there was no room."`
+	OverQuota  uint64 `json:"over_quota" metric:"over_quota_total" help:"Puts for which a quota had no room, with all blocks evicted that may be."`
 	WouldBlock uint64 `json:"would_block" metric:"staging_full_total" help:"Puts to files while as much was being written as may be."`
 	Deletes    uint64 `json:"deletes" metric:"deleted_blocks_total" help:"Blocks that clients deleted."`
 
 	EvictedCold       uint64 `json:"evicted_cold" metric:"evicted_blocks_total,cause=cold" help:"Blocks that were evicted; cold: they were not used for longest."`
 	EvictedOrphans    uint64 `json:"evicted_orphans" metric:"evicted_blocks_total,cause=orphan" help:"Without the block before them in their chain."`
+	EvictedQuota      uint64 `json:"evicted_quota" metric:"evicted_blocks_total,cause=quota" help:"The oldest ones of a salt, to keep its quota."`
 	SegmentsReclaimed uint64 `json:"segments_reclaimed" metric:"reclaimed_segments_total" help:"Segments that were emptied to make room."`
 	MovedBytes        uint64 `json:"moved_bytes" metric:"moved_bytes_total" help:"Bytes that were written again when their segment was emptied."`
 
@@ -59,6 +62,12 @@ type NamespaceStats struct {
 	Bytes  int64  `json:"bytes" metric:"namespace_bytes" help:"Bytes of its blocks."`
 	Hits   uint64 `json:"hits" metric:"namespace_hits_total" help:"Keys of its gets and lookups that were found."`
 	Misses uint64 `json:"misses" metric:"namespace_misses_total" help:"Keys of its gets and lookups that were not found."`
+
+	UsedBytes      int64  `json:"used_bytes" metric:"namespace_used_bytes" help:"What its blocks take, with headers and keys."`
+	QuotaBytes     int64  `json:"quota_bytes" metric:"namespace_quota_bytes" help:"What all namespaces of its salt may take together; 0: no bound."`
+	QuotaUsedBytes int64  `json:"quota_used_bytes" metric:"namespace_quota_used_bytes" help:"What they take of it, with blocks that are being written."`
+	OverQuota      uint64 `json:"over_quota" metric:"namespace_over_quota_total" help:"Its puts that were refused by quota."`
+	EvictedQuota   uint64 `json:"evicted_quota" metric:"namespace_quota_evicted_blocks_total" help:"Blocks of its salt that were evicted for its puts."`
 }
 
 // Stats returns the counts.
@@ -69,7 +78,7 @@ func (s *Store) Stats() Stats {
 		IndexBytes: s.index.SizeBytes(), NumBlocks: s.index.Len(),
 		Puts: c.puts.Load(), Exists: c.exists.Load(), Conflicts: c.conflicts.Load(),
 		Full: c.full.Load(), WouldBlock: c.wouldBlock.Load(), Deletes: c.deletes.Load(),
-		EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
+		EvictedQuota: c.evictedQuota.Load(), OverQuota: c.overQuota.Load(), EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
 		SegmentsReclaimed: c.reclaimed.Load(), MovedBytes: c.moved.Load(), Spoiled: c.spoiled.Load(),
 		ReadErrors: c.readErrors.Load(), WriteErrors: c.writeErrors.Load(), Flushes: c.flushes.Load(),
 		Namespaces: s.names.stats(),
@@ -84,8 +93,9 @@ func (n *names) stats() []NamespaceStats {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	var list []NamespaceStats
-	others := NamespaceStats{Label: "others", Hits: n.gone.hits.Load(), Misses: n.gone.misses.Load()}
-	isEmpty := others.Hits+others.Misses == 0
+	others := NamespaceStats{Label: "others"}
+	others.count(&n.gone)
+	isEmpty := others == NamespaceStats{Label: "others"}
 	for i, ns := range n.all {
 		switch {
 		case ns == nil:
@@ -93,7 +103,9 @@ func (n *names) stats() []NamespaceStats {
 			list = append(list, NamespaceStats{
 				Digest: hex.EncodeToString(ns.digest[:8]), Label: ns.label[:min(len(ns.label), maxLabelBytes)],
 			})
-			list[len(list)-1].add(ns)
+			at := &list[len(list)-1]
+			at.add(ns)
+			at.QuotaBytes, at.QuotaUsedBytes = ns.tenant.now()
 		default:
 			others.add(ns)
 			isEmpty = false
@@ -108,8 +120,15 @@ func (n *names) stats() []NamespaceStats {
 func (s *NamespaceStats) add(ns *namespace) {
 	s.Blocks += ns.blocks.Load()
 	s.Bytes += ns.bytes.Load()
-	s.Hits += ns.hits.Load()
-	s.Misses += ns.misses.Load()
+	s.UsedBytes += ns.records.Load()
+	s.count(&ns.tally)
+}
+
+func (s *NamespaceStats) count(t *tally) {
+	s.Hits += t.hits.Load()
+	s.Misses += t.misses.Load()
+	s.OverQuota += t.overQuota.Load()
+	s.EvictedQuota += t.evictedFor.Load()
 }
 
 // bytes counts what segments hold. Records that come or go meanwhile may count as dead.

@@ -56,5 +56,5 @@ func TestStatsOfManyNamespaces(t *testing.T) {
 	require.Len(t, list[1].Label, 256)
 	require.EqualValues(t, 1, list[2].Bytes)
 	others := list[MaxStatsNamespaces]
-	require.Equal(t, NamespaceStats{Label: "others", Blocks: 11, Bytes: 62 + 63 + 64 + 65 + 66 + 67 + 68 + 69 + 70 + 71 + 72, Misses: 11}, others)
+	require.Equal(t, NamespaceStats{Label: "others", Blocks: 11, Bytes: 62 + 63 + 64 + 65 + 66 + 67 + 68 + 69 + 70 + 71 + 72, UsedBytes: 11 * 4096, Misses: 11}, others)
 }

@@ -38,6 +38,8 @@ var (
 	ErrFull = errors.New("no room")
 	// ErrTooLarge means that no segment has room for such a block.
 	ErrTooLarge = errors.New("the block is too large")
+	// ErrQuota means that the namespaces of a tenant take as much as they may, and that no block of theirs can be evicted.
+	ErrQuota = errors.New("the quota is used up")
 	// ErrWouldBlock means that as many bytes are being written as may be: try again later.
 	ErrWouldBlock = errors.New("too much is being written")
 	// ErrClosed means that the store was closed.

@@ -21,6 +21,7 @@ type Allocation struct {
 // time.
 type Writing struct {
 	store  *Store
+	tenant *tenant
 	header record.Header
 	block  index.Block
 	at     spot // memory: where it lies; else it is placed by Commit
@@ -37,7 +38,7 @@ type Writing struct {
 
 var errGivenUp = errors.New("the block was given up")
 
-// Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrTooLarge (with both numbers), ErrWouldBlock,
+// Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrQuota, ErrTooLarge (with both numbers), ErrWouldBlock,
 // ErrClosed, or one that names the argument; nothing has happened then.
 func (s *Store) Allocate(a Allocation) (*Writing, error) {
 	ns := s.names.again(a.NS)
@@ -57,10 +58,8 @@ func (s *Store) allocate(ns *namespace, a Allocation) (*Writing, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = s.refuseKnown(w); err == nil && s.memory {
-		err = s.reserve(w)
-	} else if err == nil {
-		err = s.stage(w)
+	if err = s.refuseKnown(w); err == nil {
+		err = s.room(ns, w)
 	}
 	if err != nil {
 		s.writings.put(w)
@@ -68,6 +67,26 @@ func (s *Store) allocate(ns *namespace, a Allocation) (*Writing, error) {
 	}
 	s.reserved.Add(w.block.RecordBytes())
 	return w, nil
+}
+
+// room claims a Writing's bytes of the quota, and lends it room.
+func (s *Store) room(ns *namespace, w *Writing) error {
+	evicted, err := s.claim(ns.tenant, w.block.RecordBytes())
+	ns.evictedFor.Add(evicted)
+	if err != nil {
+		ns.overQuota.Add(1)
+		s.counts.overQuota.Add(1)
+		return err
+	}
+	if s.memory {
+		err = s.reserve(w)
+	} else {
+		err = s.stage(w)
+	}
+	if err != nil {
+		ns.tenant.add(-w.block.RecordBytes())
+	}
+	return err
 }
 
 func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
@@ -78,6 +97,7 @@ func (s *Store) prepare(ns *namespace, a Allocation) (*Writing, error) {
 		return nil, fmt.Errorf("%w: %d bytes given; allowed: 0 to %d, what a segment has room for", ErrTooLarge, a.Bytes, most)
 	}
 	w := s.writings.get(s)
+	w.tenant = ns.tenant
 	w.block = index.Block{
 		Hash: ns.hashes.Of(a.Key), Namespace: uint16(a.NS),
 		PayloadBytes: uint32(a.Bytes), KeyBytes: uint16(len(a.Key)),
@@ -215,6 +235,7 @@ func (s *Store) show(w *Writing) error {
 		}
 	}
 	s.account(&w.block, 1)
+	w.tenant.note(s.index, age{w.block.Hash, w.block.Stamp})
 	s.counts.puts.Add(1)
 	return nil
 }
@@ -254,8 +275,11 @@ func (w *Writing) Abort() {
 	w.store.unstage(w)
 }
 
-// giveBack ends what Allocate has begun.
+// giveBack ends what Allocate has begun. What was claimed of the quota is the block's, if there is one.
 func (w *Writing) giveBack() {
+	if w.result != nil {
+		w.tenant.add(-w.block.RecordBytes())
+	}
 	w.store.reserved.Add(-w.block.RecordBytes())
 	w.store.names.leave(NS(w.block.Namespace))
 }

@@ -127,3 +127,20 @@ def test_the_file_has_one_line_more(tmp_path: Path) -> None:
     lines = keys.read_text().splitlines()
     assert lines[:4] == ["# mine", f"7 {'12' * 32} read # x", "", f"3 {'34' * 32}"]
     assert lines[4:] == [f"8 {secret} read salt= salt=b=c quota=3072"]
+
+
+def test_a_quota(served: Served) -> None:
+    """A salt has its bytes whatever the model, loses its own oldest block, and no other's."""
+    key = add(served, "tenant", "--salt", "a", "--quota", "64KiB")
+    with served.client("m") as other, client(served, key, "a") as mine:
+        assert other.put("theirs", b"x")
+        assert mine.batch_put([str(i) for i in range(16)], [b"x" * 3000] * 16) == [True] * 16
+        assert mine.put("16", b"x" * 3000)
+        assert mine.exists([str(i) for i in range(17)]) == [False] + [True] * 16
+        assert not mine.put("large", bytes(65536))
+        said = mine.stats()
+        assert said["replies"]["quota"] == 1
+        (space,) = said["servers"][served.address]["store"]["namespaces"]
+        names = ("used_bytes", "quota_bytes", "quota_used_bytes", "over_quota", "evicted_quota")
+        assert [space[name] for name in names] == [65536, 65536, 65536, 1, 1]
+        assert other.exists(["theirs"]) == [True]

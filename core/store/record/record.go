@@ -38,8 +38,14 @@ var ErrNone = errors.New("no record")
 // Hash names a block in the index: 128 bits of a keyed hash of its namespace and key.
 type Hash [16]byte
 
-// Digest names a namespace.
+// Digest names a namespace. It ends with that of its tenant.
 type Digest [32]byte
+
+// Tenant names those whose namespaces have it in common.
+type Tenant = [16]byte
+
+// Tenant is whose namespace it is.
+func (d *Digest) Tenant() Tenant { return Tenant(d[len(d)-len(Tenant{}):]) }
 
 // Header is what a record says of its block.
 type Header struct {

@@ -87,8 +87,8 @@ func Of(terms any) Rights {
 }
 
 // Quotas are those of all keys of a ring. Of several for one tenant the smallest one counts.
-func Quotas(ring *wire.Keyring) map[message.Tenant]int64 {
-	all := map[message.Tenant]int64{}
+func Quotas(ring *wire.Keyring) map[[16]byte]int64 {
+	all := map[[16]byte]int64{}
 	ring.EachTerms(func(terms any) {
 		r := Of(terms)
 		for _, tenant := range r.Tenants {

@@ -66,5 +66,5 @@ func TestQuotas(t *testing.T) {
 		"05 salt=a quota=6\n"
 	ring, err := wire.NewKeyringWithTerms(func() ([]byte, error) { return []byte(text), nil }, Parse)
 	require.NoError(t, err)
-	require.Equal(t, map[message.Tenant]int64{message.TenantOf("a"): 4, message.TenantOf("b"): 4}, Quotas(ring))
+	require.Equal(t, map[[16]byte]int64{message.TenantOf("a"): 4, message.TenantOf("b"): 4}, Quotas(ring))
 }

@@ -15,6 +15,8 @@ type Store interface {
 	// Namespace gives a namespace its number until Leave.
 	Namespace(digest [32]byte, label string) (store.NS, error)
 	Leave(ns store.NS)
+	// SetQuotas bounds what the namespaces of each tenant take together; of one that is not named there is no bound.
+	SetQuotas(quotas map[[16]byte]int64)
 	MaxBlockBytes(keyBytes int) int64
 	Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int)
 	Allocate(a store.Allocation) (Writing, error)

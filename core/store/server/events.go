@@ -74,6 +74,8 @@ var spells = []struct {
 	count        func(*Counters) uint64
 }{
 	{"puts are refused: no room can be made", "puts find room again", refusedFor(message.Full)},
+	{"puts are refused: a salt has as much as its quota says, or a connection as many unfinished blocks as may be",
+		"no put was refused by quota any more", refusedFor(message.Quota)},
 	{"puts are refused: the storage fails", "the storage takes puts again", refusedFor(message.Failed)},
 	{"requests are refused: as many run, or as much is being written, as may be", "no request was refused at a bound any more",
 		func(c *Counters) uint64 { return c.Replies(message.WouldBlock) }},

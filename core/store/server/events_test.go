@@ -63,6 +63,7 @@ func TestSpells(t *testing.T) {
 func TestSpellsCount(t *testing.T) {
 	for i, raise := range []func(c *Counters){
 		func(c *Counters) { c.replied(&reply{code: message.Allocate, status: message.Full}) },
+		func(c *Counters) { c.replied(&reply{code: message.Put, status: message.Quota}) },
 		func(c *Counters) { c.replied(&reply{code: message.Commit, status: message.Failed}) },
 		func(c *Counters) { c.replied(&reply{code: message.Get, status: message.WouldBlock}) },
 		func(c *Counters) { c.Denied.Add(1) },

@@ -229,6 +229,7 @@ func (j *job) refusal(err error) message.Status {
 		{store.ErrFull, message.Full},
 		{store.ErrWouldBlock, message.WouldBlock},
 		{store.ErrNamespaces, message.Quota},
+		{store.ErrQuota, message.Quota},
 		{store.ErrClosed, message.Closing},
 	} {
 		if errors.Is(err, known.err) {

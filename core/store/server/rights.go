@@ -36,8 +36,16 @@ func (s *Server) rightsOf(key uint32) (r rights.Rights, since uint64, found bool
 }
 
 // Reload reads the keys again. Sessions whose key is gone, or may do something else now, end within a second: their clients come
-// again. On an error the keys stay as they were.
-func (s *Server) Reload() error { return s.cfg.Keys.Reload() }
+// again. Quotas are what the keys say now; a salt that has more loses its oldest blocks. On an error all stays as it was.
+func (s *Server) Reload() error {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	if err := s.cfg.Keys.Reload(); err != nil {
+		return err
+	}
+	s.cfg.Store.SetQuotas(rights.Quotas(s.cfg.Keys))
+	return nil
+}
 
 // grant takes the rights of the key that a session was begun with. reading is that of the key file before the handshake.
 func (c *conn) grant(key uint32, reading uint64) error {

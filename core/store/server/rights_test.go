@@ -238,6 +238,45 @@ func TestRightsAreTakenAway(t *testing.T) {
 	require.Zero(t, again.exists("k"), "the keys stay")
 }
 
+// Quotas are those of the key file, from the start on and after each reading.
+func TestQuotasOfKeys(t *testing.T) {
+	file, keys := withKeys(t, "1", "2 salt=a quota=3KiB")
+	s, engine := serve(t, keys)
+	require.EqualValues(t, 3072, engine.QuotaOf(message.TenantOf("a")))
+	file.write("1", "2 salt=b quota=1")
+	require.NoError(t, s.Reload())
+	require.Zero(t, engine.QuotaOf(message.TenantOf("a")))
+	require.EqualValues(t, 1, engine.QuotaOf(message.TenantOf("b")))
+}
+
+// A put over the quota is refused with the numbers, of sessions and of single requests, whichever key it has, and stores nothing.
+func TestPutOverQuota(t *testing.T) {
+	m, err := medium.NewMemory(arenaBytes)
+	require.NoError(t, err)
+	kept, err := store.Open(store.Config{Medium: m})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, kept.Close()) })
+	_, keys := withKeys(t, "1", "2 salt= quota=8KiB")
+	s, _ := serve(t, keys, func(c *server.Config) { c.Store = server.Of(kept) })
+	r := open(t, s, holder(t, 1))
+	r.mustPut("a", make([]byte, 100))
+	r.mustPut("b", make([]byte, 100))
+	r.mustPut("c", make([]byte, 100))
+	require.Zero(t, r.exists("a"), "it was the oldest")
+	require.Equal(t, 2, r.exists("b", "c"))
+	said, payload := r.put("large", make([]byte, 9000))
+	status, text := r.do(message.Put, said, payload)
+	require.Equal(t, message.Quota, status)
+	require.Equal(t, "the quota is used up: 8192 bytes are used, 12288 more needed; allowed: 8192", string(text))
+	a := dialSingle(t, s)
+	a.use(2, secretOf(2))
+	_, life := a.do(message.Open, nil, nil)
+	a.life = life[:16]
+	status, _ = a.do(message.Put, of("large"), make([]byte, 9000))
+	require.Equal(t, message.Quota, status)
+	require.Equal(t, 2, r.exists("b", "c"))
+}
+
 // Connections leave the namespaces that they have opened, of whichever kind they are.
 func TestNamespacesAreLeft(t *testing.T) {
 	s, engine := serve(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/store/stream"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -104,6 +105,8 @@ type Server struct {
 	unfinished atomic.Int64
 	over       chan struct{} // closed when nothing of the server runs any more
 
+	reloading sync.Mutex // one Reload at a time
+
 	refused, crowded, starved, lost, unshared rare // events to be logged
 
 	mu      sync.Mutex
@@ -150,6 +153,7 @@ func (s *Server) prepare() (err error) {
 		Guard: guard, Counters: &s.refusals, Now: s.cfg.Now, Blob: message.Hello(), Accept: s.accept,
 	}
 	_, _ = rand.Read(s.boot[:])
+	s.cfg.Store.SetQuotas(rights.Quotas(s.cfg.Keys))
 	return s.prepareSingles()
 }
 

@@ -32,6 +32,7 @@ type Engine struct {
 	used    int64
 	Open    int // writings and leases
 	Held    int // namespaces, as often as they were opened
+	Quotas  map[[16]byte]int64
 	Touched int
 	Bads    int
 }
@@ -62,6 +63,19 @@ func (e *Engine) Leave(store.NS) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.Held--
+}
+
+func (e *Engine) SetQuotas(quotas map[[16]byte]int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Quotas = quotas
+}
+
+// QuotaOf is what was said of a tenant last.
+func (e *Engine) QuotaOf(tenant [16]byte) int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.Quotas[tenant]
 }
 
 // NumHeld is how many namespaces were opened and not left.
