@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/index"
 )
 
 // removed are keys of which a test knows whether they were deleted, and the delete was flushed.
@@ -162,6 +163,32 @@ func (d *disk) ends() []*disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return []*disk{d.like(d.data), d.like(d.durable)}
+}
+
+// TestEvictedLeaveNothing: a block was moved out of a segment that then stayed. Once it is evicted from its new place, too, and its
+// key was written again, the first record is not found by the next start.
+func TestEvictedLeaveNothing(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("key", "", payload("key", 1, 100)))
+	require.NoError(t, w.s.sealAllOpen())
+	b, _ := w.s.index.Get(w.s.secret.Hash(&w.digest, []byte("key")))
+	w.s.segments[b.Segment].refs.Add(1) // as a lease does: the segment is not reclaimed
+	require.True(t, w.s.move(&b))
+	evict := func() {
+		w.s.index.Change(b.Hash, func(now *index.Block) bool { now.Stamp = 0; return true })
+		w.fill(200)
+		require.False(t, w.has("key"))
+	}
+	evict()
+	require.NoError(t, w.put("key", "", payload("key", 2, 100)))
+	evict()
+	w.s.segments[b.Segment].refs.Add(-1)
+	require.NoError(t, w.flush())
+	image := d.killed()
+	w.s.stop()
+	w.open(image)
+	require.Nil(t, w.get("key"))
 }
 
 // TestFlushWaitsForDeletes: a client that is told that a block is not there, and flushes, does not find it after a power cut,

@@ -186,6 +186,7 @@ func (s *Store) victimWithoutMoves(v *verdict) int {
 // segment was made none.
 func (s *Store) empty(at int, v *verdict) bool {
 	for s.moveHot(at, v) {
+		s.buryStale(at)
 		if err := s.checkWrites(at); err != nil {
 			s.stay(at, err)
 			return false
@@ -196,6 +197,16 @@ func (s *Store) empty(at int, v *verdict) bool {
 	}
 	s.keepAsItIs(at)
 	return false
+}
+
+// buryStale makes the records none that blocks of a segment, which are evicted next, have left in segments that stayed. Else the
+// next Open would find them, though the key had another block in between.
+func (s *Store) buryStale(at int) {
+	for _, h := range s.segments[at].placed {
+		if b, found := s.index.Get(h); found && int(b.Segment) == at {
+			s.buryCopies(h)
+		}
+	}
 }
 
 // evictAll evicts what is left of a segment. It reports whether that is all of it: blocks that were pinned meanwhile have to be

@@ -31,6 +31,7 @@ var mutations = [][4]string{
 	{"a put ends within a page", "staging.go", "return w.buf[:cap(w.buf)]", "return w.buf"},
 	{"what was in the memory is written behind a block", "staging.go", "\tclear(w.buf[len(w.buf):cap(w.buf)])\n", ""},
 	{"memory is kept without end", "staging.go", "if all.bytes+len(st.record) > keptStagingBytes {", "if false {"},
+	{"an evicted block leaves an earlier record", "evict.go", "\t\ts.buryStale(at)\n", ""},
 	{"nothing is reclaimed ahead", "keep.go", "len(s.segments) >= aheadSegments", "false"},
 	{"a flush serves those that came later", "flush.go", "\tr := f.next\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n", "\tr := f.next\n\t\tf.mu.Unlock()\n\t\tr.err = s.flush()\n\t\tf.mu.Lock()\n\t\tf.next = nil\n\t\tf.mu.Unlock()\n"},
 	{"a flush does not wait for deletes", "flush.go", "\ts.deletes.wait()\n", ""},
