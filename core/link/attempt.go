@@ -239,6 +239,7 @@ func (l *Link) join(until time.Time) error {
 	}
 	l.send.remote, l.recv.remote = o.ring, o.ring
 	l.send.tag, l.recv.peerTag = o.tag, o.tag
+	l.setPeer(&o)
 	return l.connect(o.address, number, until)
 }
 

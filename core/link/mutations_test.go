@@ -35,6 +35,8 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"a carrier that has failed takes over", "ways.go", " && w.poller.Failed() == nil", "", "TestGoesOverToNoneThatFailed"},
 	{"two carriers' endpoints are mixed up", "reconnect.go", "return l.ep == on", "return l.ep.ID() == on.ID()", "TestGoesOverOnce"},
 	{"an offer for the carrier that was left counts", "attempt.go", " && l.peerWay() >= l.at", "", "TestGoesOverSeeds"},
+	{"an offer that cannot be read is for another carrier", "ways.go", "\treturn l.at\n}", "\treturn len(l.ways)\n}", "TestUnreadableOffer"},
+	{"what later offers say of the standby is lost", "attempt.go", "\tl.setPeer(&o)\n", "", "TestStandbyFailsLater"},
 	{"the number of a message is lost", "attempt.go", "have := l.recv.forget()", "have := max(l.recv.forget(), 1) - 1", "TestGoesOverSeeds"},
 	{"a listener forgets hellos", "accept.go", "Guard: c.guard,", "Guard: func() *wire.Guard { g, _ := wire.NewGuard(0); return g }(),", "TestRecordedHandshake"},
 }

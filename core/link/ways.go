@@ -193,7 +193,7 @@ func (m *reconnector) isDown() error {
 	return m.down
 }
 
-// peerWay is the way that the peer's latest offer is for; beyond all ways for an offer that
+// peerWay is the way that the peer's latest offer is for; the present one for an offer that
 // join refuses.
 func (l *Link) peerWay() int {
 	m := &l.reconnector
@@ -209,7 +209,7 @@ func (l *Link) peerWay() int {
 			return i
 		}
 	}
-	return len(l.ways)
+	return l.at
 }
 
 // tellWentOver tells of the carriers that the link has left, once it is up again.

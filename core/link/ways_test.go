@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
@@ -315,5 +316,41 @@ func TestOffersAnotherCarrier(t *testing.T) {
 		a.link.Deliver((&reconnectMessage{kind: reconnectOffer, number: 1, offer: offer}).encode())
 		time.Sleep(time.Second)
 		require.ErrorIs(t, a.link.Err(), transport.ErrMismatch)
+	})
+}
+
+// TestUnreadableOffer: an offer that cannot be read ends the link with that reason, and no
+// side leaves its carrier for it.
+func TestUnreadableOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0, 0)
+		for _, offer := range [][]byte{nil, []byte("none"), c.b.link.Offer()[:offerFixed+1]} {
+			c.a.link.reconnector.offer = reconnectMessage{kind: reconnectOffer, number: 1, offer: offer}
+			require.Zero(t, c.a.link.peerWay())
+		}
+		c.a.link.Deliver((&reconnectMessage{kind: reconnectOffer, number: 2, offer: []byte("none")}).encode())
+		time.Sleep(within)
+		require.ErrorIs(t, c.a.link.Err(), domain.ErrMetadata)
+		name, _ := c.a.link.Carrier()
+		require.Equal(t, "better", name)
+		require.Equal(t, [2][]string{}, c.told())
+	})
+}
+
+// TestStandbyFailsLater: what a later offer says of the peer's other carrier counts: if that
+// has failed since, this side does not go over to it.
+func TestStandbyFailsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0, 0)
+		require.True(t, c.a.link.reconnector.peerCan)
+		c.nets[1].Raise(c.b.standby[0].carrier.(*fake.Transport), transport.Event{Kind: transport.EventDeviceDown})
+		c.a.link.brokeOn(c.a.link.endpoint(), errFaulty)
+		eventually(t, func() bool { return c.a.link.Stats().Reconnects == 1 && !c.b.link.Broken() })
+		sound(t, c.a, c.b)
+		deaths["the device says so"](c, 0)
+		synctest.Wait()
+		require.ErrorIs(t, c.a.link.Err(), errDeviceDown)
+		name, _ := c.a.link.Carrier()
+		require.Equal(t, "better", name)
 	})
 }
