@@ -62,7 +62,7 @@ func TestEntryBeyondTheFile(t *testing.T) {
 		}
 		offset, bytes := domains[1].(*hostDomain).own.entry(0)
 		good := offset.Load()
-		for _, e := range []entry{{good, 4097}, {good, 1 << 30}, {good + slabAlignment, 8}} {
+		for _, e := range []entry{{good, 4097}, {good, 1 << 30}, {good + slabAlignment, 8}, {maxSegmentBytes, maxSegmentBytes}} {
 			offset.Store(e.offset)
 			bytes.Store(sealEntry(0, e.offset, e.bytes))
 			if _, err := domains[0].Slab(1, 0); !errors.Is(err, errCorrupt) {

@@ -22,6 +22,9 @@ func (m *Mapping) MapMore(off, n int64) (*Mapping, error) {
 		return nil, fmt.Errorf("mremap of %d bytes at %d: %w", n, off, unix.EINVAL)
 	}
 	data, err := m.remap(off, n)
+	if (err == unix.ENOMEM || err == unix.EINVAL) && m.endsBefore(off+n) { // EINVAL: no process can map so much
+		err = ErrBeyondEnd
+	}
 	if err != nil {
 		return nil, wrap("mremap", err)
 	}
@@ -32,6 +35,21 @@ func (m *Mapping) MapMore(off, n int64) (*Mapping, error) {
 		return nil, errors.Join(err, more.Unmap())
 	}
 	return more, nil
+}
+
+// endsBefore looks for the file's end where so many bytes cannot be mapped: in half as many,
+// or half of these. It reports false if all that can be mapped is there.
+func (m *Mapping) endsBefore(end int64) bool {
+	for n := end / 2; n > 0; n /= 2 {
+		data, err := m.remap(0, n)
+		if err != nil {
+			continue
+		}
+		err = populateLast(data)
+		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(data)), uintptr(n)) // fails only for a range that is not mapped
+		return errors.Is(err, ErrBeyondEnd)
+	}
+	return false
 }
 
 // remap copies m, longer, and unmaps what lies before off. With an old length of 0

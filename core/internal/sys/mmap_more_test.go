@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // TestMapMore: bytes behind a mapping are mapped when no descriptor is left, also those that
@@ -75,4 +76,27 @@ func TestMapMoreLeavesOneRange(t *testing.T) {
 	}
 	require.NoError(t, base.Unmap())
 	require.Zero(t, ranges())
+}
+
+// TestMapMoreFarBeyond: bytes far behind a file's end are told as such, also where so many
+// could not be mapped; bytes of the file that cannot be mapped are a shortage.
+func TestMapMoreFarBeyond(t *testing.T) {
+	page := int64(PageSize())
+	fd, err := NewMemfd("test")
+	require.NoError(t, err)
+	defer fd.Close()
+	require.NoError(t, Grow(fd, page))
+	base, err := Map(fd, 0, page)
+	require.NoError(t, err)
+	before := Stats()
+	for _, end := range []int64{1 << 40, 1<<47 - 4*page, 1 << 48} {
+		_, err = base.MapMore(end-8*page, 8*page)
+		require.ErrorIs(t, err, ErrBeyondEnd)
+	}
+	require.NoError(t, Grow(fd, 1<<47))
+	_, err = base.MapMore(1<<46, 1<<46-2*page)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.NotErrorIs(t, err, ErrBeyondEnd)
+	require.Equal(t, before, Stats())
+	require.NoError(t, base.Unmap())
 }
