@@ -96,7 +96,8 @@ func (g *remoteRendezvous) connectLinks(ranks rankset.Set, mine *[rankset.MaxRan
 }
 
 // tryLinks finds out on which links bytes arrive, in both directions: the two sides of
-// each come to the same result. It gives up a link that does not work.
+// each come to the same result. A link that works may
+// break from then on; one that does not is given up.
 func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, mine *[rankset.MaxRanks]error) (missing rankset.Set, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
@@ -114,6 +115,7 @@ func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, mine *[rankset.MaxRan
 	for rank := range ranks.All() {
 		theirs := *g.tried[rank]
 		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
+			g.v.reconnectLink(rank, g.links[rank])
 			continue
 		}
 		missing = missing.With(rank)
@@ -216,7 +218,7 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 	carrier, device := g.links[rank].Carrier()
 	before, reasons := g.carriers.fallback(rank)
 	fell := before || g.own[rank][0] != carrier || g.names[rank][0] != carrier
-	if reasons == "" && failed == "" && g.names[rank][0] != carrier {
+	if reasons == "" && failed == "" && g.names[rank][0] != g.common(rank) {
 		reasons = "the first carrier that both have"
 	}
 	g.v.paths.change(rank, func(p *Path) {

@@ -90,7 +90,8 @@ type Config struct {
 	// rank has none any more.
 	Report func(own domain.Segment, remote []RemoteRank)
 	// FellBack, if not nil, is called when the link to a rank has gone over to another
-	// carrier in use: once per link, on some goroutine. It does not wait.
+	// carrier in use: once per link, on some goroutine. It does not wait. Of a link that did
+	// so before Connect has returned, or Commit, only Paths says it.
 	FellBack func(path Path)
 	// Host, if not empty, is taken for the host's identity: ranks with
 	// different ones are remote. For tests.

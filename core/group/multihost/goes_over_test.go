@@ -20,17 +20,23 @@ import (
 type brittle struct {
 	transport.Transport
 	broken atomic.Bool
+	none   bool // no endpoint is left
+	first  atomic.Pointer[brittleEndpoint]
 	last   atomic.Pointer[brittleEndpoint]
 }
 
 func (*brittle) Name() string { return "brittle" }
 
 func (b *brittle) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	if b.none {
+		return nil, errCut
+	}
 	e, err := b.Transport.NewEndpoint(spec)
 	if err != nil {
 		return nil, err
 	}
 	made := &brittleEndpoint{e, b}
+	b.first.CompareAndSwap(nil, made)
 	b.last.Store(made)
 	return made, nil
 }

@@ -53,9 +53,6 @@ func (g *remoteRendezvous) run(listener *link.Listener) error {
 	g.links = make([]*link.Link, len(r.infos))
 	err = g.hold()
 	g.v.rendezvous.Store(false)
-	if err == nil {
-		g.v.reconnectLinks(g.links)
-	}
 	return err
 }
 

@@ -6,20 +6,16 @@ import (
 	"github.com/moewire/moewire/core/link"
 )
 
-// reconnectLinks has links that break reconnected, as long as the rendezvous's
-// connections last.
-func (v *view) reconnectLinks(links []*link.Link) {
-	for rank, l := range links {
-		if l != nil {
-			l.Reconnect(link.Reconnecting{
-				Within: v.cfg.ReconnectFor,
-				Send: func(message []byte) bool {
-					return v.controls.Load().Send(rank, append([]byte{kindReconnect}, message...))
-				},
-				WentOver: func(from string, why error) { v.wentOver(rank, l, from, why) },
-			})
-		}
-	}
+// reconnectLink has a link reconnected when it breaks, as long as the rendezvous's
+// connections last: from the moment at which it works, though other pairs still connect.
+func (v *view) reconnectLink(rank int, l *link.Link) {
+	l.Reconnect(link.Reconnecting{
+		Within: v.cfg.ReconnectFor,
+		Send: func(message []byte) bool {
+			return v.controls.Load().Send(rank, append([]byte{kindReconnect}, message...))
+		},
+		WentOver: func(from string, why error) { v.wentOver(rank, l, from, why) },
+	})
 }
 
 // wentOver: a link goes on over another carrier, since the one that it had failed. The
@@ -29,6 +25,9 @@ func (v *view) wentOver(rank int, l *link.Link, from string, why error) {
 	v.carriers.latchPair(rank, v.participants.infos[rank].Shm.Identity, []string{from}, []string{text})
 	carrier, device := l.Carrier()
 	path := v.paths.change(rank, func(p *Path) {
+		if p.Carrier == "" {
+			return // the rendezvous explains it, with that reason
+		}
 		p.Carrier, p.Device, p.FellBack = carrier, device, true
 		p.Why += "; " + text
 	})
