@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 import moewire.errors as errors
-from harness.block_server import Served, run
+from harness.block_server import Served, free_port, run
 from moewire.store import Client, Namespace, _serve
 
 
@@ -74,8 +74,19 @@ def test_commands(served: Served, tmp_path: Path) -> None:
     assert sorted(listed.stdout.splitlines()) == ["a\\n\\xff", "ab"]
     wrong = run("list", *reach, "--namespace", "seen", "--field", "model=x")
     assert (wrong.returncode, "--field: 'model=x' given" in wrong.stderr) == (1, True)
-    nowhere = run("check", "--servers", "127.0.0.1:1", "--key-file", str(served.key))
-    assert nowhere.returncode == 1
+    gone = f"127.0.0.1:{free_port()}"
+    some = ("--servers", f"{gone},{served.address}", "--key-file", str(served.key))
+    checked = run("check", *some)
+    assert checked.returncode == 1
+    assert f"{gone}: a block was not stored: " in checked.stdout
+    assert f"{served.address}: ok" in checked.stdout, "those behind it are checked, too"
+    for words in (("stat",), ("list", "--namespace", "seen", "--field", "dtype=bf16")):
+        partly = run(*words, *some)
+        assert partly.returncode == 1
+        assert f"{gone}: connect: connection refused" in partly.stderr
+    assert "keys of 1 servers are left out" in partly.stderr
+    soon = run("stat", *reach, "--timeout", "nan")
+    assert (soon.returncode, "--timeout: nan given" in soon.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -253,6 +254,16 @@ def test_bad_arguments(blocks: Client, call: Callable[[Client], object], text: s
     assert list(blocks.list()) == []
 
 
+def test_a_server_that_takes_no_connection(served: Served) -> None:
+    """A client waits for it as long as it was told, not 2 s."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        name = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Client(name, namespace="m", key_file=served.key, connect_timeout_us=50_000) as client:
+            assert time.monotonic() - begun < 1.5
+            assert client.get("a") is None
+
+
 def test_a_client_that_cannot_be_opened(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOEWIRE_STORE_SERVERS", "MOEWIRE_KEY_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -268,6 +279,7 @@ def test_a_client_that_cannot_be_opened(served: Served, monkeypatch: pytest.Monk
         ({"namespace": Namespace("m" * 5000)}, "5[0-9]* bytes; allowed: 4096"),
         ({"transport": "rdma"}, "transport: 'rdma' given; allowed: auto, shm, tcp"),
         ({"timeout_us": 0}, "timeout_us: 0 given"),
+        ({"connect_timeout_us": 0}, "connect_timeout_us: 0 given"),
         ({"protection": "none"}, "protection: 'none' given"),
     ):
         with pytest.raises(errors.InvalidArgument, match=text):

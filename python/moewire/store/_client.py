@@ -50,6 +50,8 @@ class Client(Submitting):
             "auto": the former where it can be. A server where shared memory itself fails stays
             with TCP as long as the client lives, and a warning says so once.
         timeout_us: of calls that do not say.
+        connect_timeout_us: until a server must have taken a connection. The constructor waits so
+            long at most, then that server's keys are misses until it is there.
         protection: what a connection protects: "digest", its bytes from changes; "encrypt", also
             from being read. The same at the servers.
 
@@ -66,11 +68,14 @@ class Client(Submitting):
         key_file: str | os.PathLike[str] | None = None,
         transport: Literal["auto", "shm", "tcp"] = "auto",
         timeout_us: int = 250_000,
+        connect_timeout_us: int = 2_000_000,
         protection: Literal["digest", "encrypt"] = "digest",
     ) -> None:
         self._closed = True  # until it is open
         self._guess = _LEAST_GUESS
-        self._open(servers, namespace, key_file, timeout_us, protection, transport)
+        self._open(
+            servers, namespace, key_file, timeout_us, protection, transport, connect_timeout_us
+        )
 
     # ------------------------------------------------------------------ blocks --
 

@@ -65,11 +65,13 @@ class Submitting:
         timeout_us: int,
         protection: str,
         transport: str,
+        connect_timeout_us: int,
     ) -> None:
         config = abi.mw_store_config_t(
             size=ctypes.sizeof(abi.mw_store_config_t),
             key_source=abi.MW_KEYS_FILE,
             timeout_us=integer("timeout_us", timeout_us, 1, MAX_TIMEOUT_US),
+            connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 1, MAX_TIMEOUT_US),
             protection=protection_of(protection),
             transport=transport_of(transport),
         )

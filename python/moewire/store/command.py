@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base.numbers import refuse
-from ..errors import InvalidArgument
 from . import _bench, _key, _serve
 from ._client import Client
 from ._parts import Namespace
 
+_LEAST_S, _MOST_S = 0.001, 3600
 # Blocks of people who look at a server are nobody else's.
 _OWN = Namespace(salt="moewire store")
 
@@ -28,6 +28,16 @@ def _reach(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
 
 
+def _patience(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="for a connection, and without a byte afterwards (%(default)s)",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="moewire store", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -37,8 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     stat = commands.add_parser("stat", help="print what servers say of themselves")
     _reach(stat)
+    _patience(stat)
     stat.add_argument("--json", action="store_true", help="all counts, as JSON")
-    _reach(commands.add_parser("check", help="store a block, read it and delete it again"))
+    check = commands.add_parser("check", help="store a block, read it and delete it again")
+    _reach(check)
+    _patience(check)
     bench = commands.add_parser(
         "bench", help="time gets and puts, next to a plain socket and a plain copy"
     )
@@ -46,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _bench.arguments(bench)
     listing = commands.add_parser("list", help="print the keys of a namespace")
     _reach(listing)
+    _patience(listing)
     listing.add_argument("--namespace", required=True, help="its model")
     listing.add_argument(
         "--field",
@@ -79,19 +93,32 @@ def main(argv: Sequence[str]) -> int:
     return commands[options.command](options)
 
 
-def _client(options: argparse.Namespace, namespace: Namespace) -> Client:
+def _client(
+    options: argparse.Namespace, namespace: Namespace, servers: str | None = None
+) -> Client:
+    if not _LEAST_S <= options.timeout <= _MOST_S:  # not so for a nan either
+        raise refuse("--timeout", options.timeout, f"{_LEAST_S} to {_MOST_S} seconds")
+    timeout_us = int(options.timeout * 1e6)
     return Client(
-        options.servers,
+        servers or options.servers,
         namespace=namespace,
         key_file=options.key_file,
         protection=options.protection,
-        timeout_us=2_000_000,
+        timeout_us=timeout_us,
+        connect_timeout_us=timeout_us,
     )
+
+
+def _say_why(found: dict[str, Any]) -> None:
+    """Says on the standard error why servers are not there."""
+    for why in found.get("why_not", []):
+        print(f"moewire store: {why}", file=sys.stderr)
 
 
 def _stat(options: argparse.Namespace) -> int:
     with _client(options, _OWN) as client:
         found = client.stats()
+    _say_why(found)
     servers: dict[str, Any] = found["servers"]
     if options.json:
         print(json.dumps(servers, indent=2))
@@ -113,20 +140,15 @@ def _line(name: str, said: dict[str, Any] | None) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
+    problems = 0
     with _client(options, _OWN) as client:
-        for name in client.stats()["servers"]:
-            with Client(
-                name,
-                namespace=_OWN,
-                key_file=options.key_file,
-                protection=options.protection,
-                timeout_us=2_000_000,
-            ) as one:
-                problem = _round_trip(one)
-            print(f"{name}: {problem or 'ok'}")
-            if problem:
-                return 1
-    return 0
+        names = list(client.stats()["servers"])
+    for name in names:
+        with _client(options, _OWN, name) as one:
+            problem = _round_trip(one)
+        print(f"{name}: {problem or 'ok'}")
+        problems += problem != ""
+    return 1 if problems else 0
 
 
 def _round_trip(client: Client) -> str:
@@ -157,9 +179,12 @@ def _list(options: argparse.Namespace) -> int:
     with _client(options, Namespace(**fields)) as client:
         for key in client.list(options.prefix):
             sys.stdout.write(_shown(key) + "\n")
-        if client.stats()["servers_up"] == 0:
-            raise InvalidArgument("servers: none of them answers")
-    return 0
+        found = client.stats()
+    _say_why(found)
+    silent = sum(said is None for said in found["servers"].values())
+    if silent:
+        print(f"moewire store: keys of {silent} servers are left out", file=sys.stderr)
+    return 1 if silent else 0
 
 
 def _shown(key: bytes) -> str:
