@@ -48,6 +48,9 @@ func (w *world) steadyGet(name string) func() {
 // TestSteadyStateAllocatesNothing: neither a put nor a get, in memory while segments are reclaimed, and in files. What a segment
 // costs is for all of its blocks.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector a sync.Pool drops what it is given now and then")
+	}
 	for name, open := range map[string]func() (medium.Medium, error){
 		"memory": func() (medium.Medium, error) { return medium.NewMemory(8 << 20) },
 		"files":  func() (medium.Medium, error) { return medium.OpenFiles(t.TempDir(), 64<<20) },

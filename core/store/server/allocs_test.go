@@ -57,6 +57,9 @@ func (s *steady) Acquire(_ store.NS, keys [][]byte, leases []server.Lease) int {
 // G13: in steady state a get, a put and an exists allocate nothing in the server. The client
 // here does not, either.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector a sync.Pool drops what it is given now and then")
+	}
 	for _, p := range []wire.Protection{wire.ProtectDigest, wire.ProtectEncrypt} {
 		t.Run(p.String(), func(t *testing.T) {
 			engine := &steady{block: make([]byte, 100<<10)}
@@ -78,6 +81,9 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 
 // So it is over the store's own engine, in memory and in files.
 func TestSteadyStateOverTheEngine(t *testing.T) {
+	if raceEnabled {
+		t.Skip("under the race detector a sync.Pool drops what it is given now and then")
+	}
 	m, err := medium.NewMemory(1 << 30)
 	require.NoError(t, err)
 	f, err := medium.OpenFiles(t.TempDir(), 64<<20)
