@@ -44,11 +44,14 @@ func memoryLimits(call string) string {
 	}
 	host := "memory of the host and of the control group (memory.max)"
 	if hostLimits().overcommit == "2" {
-		host = "what the host may promise (vm.overcommit_memory is 2: CommitLimit in /proc/meminfo), " + host
+		host = promised + ", " + host
 	}
 	return fmt.Sprintf("limits: address space %s (RLIMIT_AS of this process: ulimit -v), %s mappings (vm.max_map_count), %s",
 		limitText(unix.RLIMIT_AS), hostLimits().mappings, host)
 }
+
+// promised names the bound of a host that promises no more memory than it has.
+const promised = "what the host may promise (vm.overcommit_memory is 2: CommitLimit in /proc/meminfo)"
 
 func spaceLimits(call string) string {
 	if strings.HasPrefix(call, "epoll_ctl") {
@@ -67,6 +70,9 @@ func IsShortage(err error) bool {
 // explain names the resource and the limit of a shortage; other errors stay.
 func explain(call string, err error) error {
 	errno, ok := err.(syscall.Errno)
+	if errno == unix.EFAULT && hostLimits().overcommit == "2" {
+		return &shortage{errno, "or no memory is left for what lies there: " + promised}
+	}
 	if !ok || shortages[errno] == nil {
 		return err
 	}
@@ -84,9 +90,11 @@ func limitText(resource int) string {
 	return strconv.FormatUint(lim.Cur, 10)
 }
 
+type limitsOfHost struct{ files, mappings, watches, overcommit string }
+
 // hostLimits are read once, before anything is short: to read them takes a
 // descriptor.
-var hostLimits = sync.OnceValue(func() (l struct{ files, mappings, watches, overcommit string }) {
+var hostLimits = sync.OnceValue(func() (l limitsOfHost) {
 	l.files = readLimit("/proc/sys/fs/file-max")
 	l.mappings = readLimit("/proc/sys/vm/max_map_count")
 	l.overcommit = readLimit("/proc/sys/vm/overcommit_memory")

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestShortagesNameTheLimit: whatever a call lacks, its error says what that is and
@@ -144,4 +146,17 @@ func TestRaiseOpenFiles(t *testing.T) {
 			t.Errorf("%+v, %v", again, err)
 		}
 	})
+}
+
+// TestNoMemoryBehindAnAddress: where the host promises no more than it has, a call into
+// memory that it cannot provide fails with EFAULT: the error names what is used up.
+func TestNoMemoryBehindAnAddress(t *testing.T) {
+	defer func(real func() limitsOfHost) { hostLimits = real }(hostLimits)
+	for overcommit, names := range map[string]bool{"0": false, "1": false, "2": true} {
+		hostLimits = func() limitsOfHost { return limitsOfHost{overcommit: overcommit} }
+		err := wrap("recvmsg", syscall.EFAULT)
+		require.ErrorIs(t, err, syscall.EFAULT)
+		require.Equal(t, names, strings.Contains(err.Error(), "vm.overcommit_memory is 2: CommitLimit"), err)
+		require.False(t, IsShortage(err), "it may be a mistake")
+	}
 }
