@@ -50,12 +50,14 @@ def wait_for(client: Client, *wanted: int) -> dict[int, Completion]:
 
 
 def test_put_and_get(blocks: Client, seed: int) -> None:
-    data = [Random(seed).randbytes(n) for n in (0, 1, 5000, 70_000, 900_000)]
+    data = [Random(seed).randbytes(n) for n in (0, 1, 5000, 70_000, 900_000, 1 << 16, 1 << 16)]
     for at, block in enumerate(data):
         assert blocks.put(f"key {at}", block)
-    for at in (4, 0, 3, 1, 2):  # longer and shorter than the last one
-        assert blocks.get(f"key {at}".encode()) == data[at]
-    assert blocks.get("key 5") is None
+    turns = (4, 4, 0, 5, 6, 3, 1, 2)  # longer and shorter than the last one, and as long
+    got = [blocks.get(f"key {at}".encode()) for at in turns]
+    assert got == [data[at] for at in turns], "each stays what it was"
+    assert {type(block) for block in got} == {bytes}
+    assert blocks.get("key 7") is None
     assert blocks.put("key 2", data[2])
     assert not blocks.put("key 2", data[3]), "another block under the same key"
     assert blocks.get("key 2") == data[2]

@@ -13,7 +13,7 @@ from .._base.numbers import refuse
 from .._native.lib import read_json
 from ..errors import UnreachableError
 from ._lease import Kept, Lease
-from ._memory import Memory
+from ._memory import Memory, unfilled
 from ._parts import (
     MAX_TIMEOUT_US,
     Key,
@@ -133,11 +133,11 @@ class Client(Submitting):
         wanted, room = [key_of(key)], self._guess
         self._alive()
         for _ in range(3):  # blocks of a namespace are as long as the last one, as a rule
-            buffer = bytearray(room)
-            length = self._do(self._getting(wanted, [buffer], timeout_us)).lengths[0]
+            data = unfilled(room)
+            length = self._do(self._getting(wanted, [data], timeout_us, False)).lengths[0]
             if 0 <= length <= room:
                 self._guess = max(length, _LEAST_GUESS)
-                return bytes(memoryview(buffer)[:length])
+                return data[:length]
             if length < 0:
                 return None
             room = length

@@ -33,6 +33,14 @@ _release = ctypes.pythonapi.PyBuffer_Release
 _release.argtypes = (ctypes.POINTER(_Exported),)
 _release.restype = None
 _WRITABLE = 1
+_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_bytes.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_bytes.restype = ctypes.py_object
+
+
+def unfilled(num_bytes: int) -> bytes:
+    """Bytes that are still to be written, once, before anything else sees them; more than one."""
+    return bytes(_bytes(None, num_bytes))
 
 
 def _named(name: str, at: int | None) -> str:

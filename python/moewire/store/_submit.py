@@ -131,10 +131,15 @@ class Submitting:
         return self._getting(keys_of(keys), buffers, timeout_us)
 
     def _getting(
-        self, keys: list[bytes], buffers: Iterable[Any], timeout_us: int | None
+        self,
+        keys: list[bytes],
+        buffers: Iterable[Any],
+        timeout_us: int | None,
+        writable: bool = True,
     ) -> Request:
+        """``writable``: whether the buffers have to be; bytes of ``unfilled`` do not say so."""
         request = Request(abi.MW_STORE_GET, keys, timeout_us=timeout_of(timeout_us))
-        request.buffers(buffers, writable=True)
+        request.buffers(buffers, writable)
         return request
 
     def _do(self, request: Request) -> Outcome:
