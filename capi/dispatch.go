@@ -28,8 +28,8 @@ var dispatches = sync.Pool{New: func() any { return new(dispatch) }}
 
 // free drops what it holds of the caller's.
 func (d *dispatch) free() {
-	d.args, d.to = ep.DispatchArgs{}, nil
-	d.res.Handle, d.res.Memory, d.res.Result = 0, nil, ep.Result{}
+	d.args = ep.DispatchArgs{}
+	d.to, d.res.Slab, d.res.Memory = nil, nil, nil // the rest of a result keeps nothing, and is written as a whole
 	dispatches.Put(d)
 }
 

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/moewire/moewire/core/node"
+	"github.com/moewire/moewire/core/group/domain"
 )
 
 // memory is a mw_memory_t: one mapping, and how often C has retained it.
 type memory struct {
 	id  uint64
-	seg node.Retained
+	seg domain.Retained
 
 	mu      sync.Mutex
 	retains int
@@ -41,7 +41,7 @@ type memories struct {
 
 // of returns the memory of a mapping, and makes its id when it is first shown. It returns
 // nil once the buffer is being closed.
-func (m *memories) of(seg node.Retained) *memory {
+func (m *memories) of(seg domain.Retained) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

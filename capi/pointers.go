@@ -69,8 +69,8 @@ type ranged struct {
 
 func inRanges(all []ranged) error {
 	for i := range all {
-		if err := inRange(all[i].Range, all[i].v); err != nil {
-			return err
+		if !all[i].Has(all[i].v) {
+			return inRange(all[i].Range, all[i].v)
 		}
 	}
 	return nil

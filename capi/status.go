@@ -113,8 +113,12 @@ func invalid(format string, args ...any) error {
 // report turns a Go error into a status and this thread's last error.
 func report(err error) C.mw_status_t {
 	if err == nil {
-		return C.MW_OK
+		return C.MW_OK // on the way of every call, so this much is inlined
 	}
+	return reportError(err)
+}
+
+func reportError(err error) C.mw_status_t {
 	if err == ep.ErrInProgress || err == errNone {
 		return C.MW_IN_PROGRESS // not a failure: the last error stays
 	}

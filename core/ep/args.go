@@ -57,17 +57,18 @@ type Columns struct {
 }
 
 // Result says where the rows of a dispatch are. The slices alias the slab,
-// which stays mapped as long as a caller retains Slab. The rows are valid
+// which stays mapped as long as a caller retains Memory. The rows are valid
 // until the handle is released.
 type Result struct {
-	Op            uint64 // operation number: the handle for Combine
-	Flat          bool   // the rows are flat
-	Slab          domain.Segment
-	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
-	Scales        []byte // as in device.Target; empty for bf16
-	SrcInfo       []byte // int32 [L, C]
-	CombineX      []byte // of OutputType [L, C, Hidden]
-	PeersHaveMore bool   // at PhaseDone
+	Op            uint64          // operation number: the handle for Combine
+	Flat          bool            // the rows are flat
+	Slab          domain.Segment  // on the CPU
+	Memory        domain.Retained // holds the rows: the slab, or the memory of a buffer on CUDA
+	RecvX         []byte          // [L, C, row]; of flat rows [C, row], and so on
+	Scales        []byte          // as in device.Target; empty for bf16
+	SrcInfo       []byte          // int32 [L, C]
+	CombineX      []byte          // of OutputType [L, C, Hidden]
+	PeersHaveMore bool            // at PhaseDone
 	// Columns of flat rows, in the order of package layout: int64 [C, TopK] local
 	// expert ids, -1 where a selection is not on this rank; float32 [C, TopK], 0
 	// there; extras. A row that a lost rank reserved and did not finish has no ids.

@@ -17,9 +17,6 @@ type Result struct {
 	Handle Handle // 0: the dispatch has not been sent
 	ep.Result
 	Device cuda.Result
-	// Memory holds the rows. They are valid until the handle is released, and mapped as
-	// long as a caller retains the memory.
-	Memory Retained
 }
 
 // Stream says where on the device a call takes place that belongs to a handle. The zero

@@ -26,7 +26,7 @@ func (g *onCPU) dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase, slice 
 // show says what the slab of a dispatch on the CPU says, once there is one.
 func (r *Result) show() {
 	if r.Slab != nil {
-		r.Handle, r.Memory = handleOf(r.Op), r.Slab
+		r.Handle = handleOf(r.Op)
 	}
 }
 

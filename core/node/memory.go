@@ -2,14 +2,6 @@ package node
 
 import "sync"
 
-// Retained is memory that stays in place as long as a caller retains it: the slab of a
-// dispatch on the CPU, or the memory of a buffer on CUDA.
-type Retained interface {
-	Retain()
-	// Release undoes one Retain.
-	Release()
-}
-
 // deviceMemory counts the users of the memory of a buffer on CUDA.
 type deviceMemory struct {
 	mu   sync.Mutex

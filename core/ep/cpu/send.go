@@ -87,7 +87,7 @@ func (b *Buffer) openOwners(s *slot) (ready rankset.Set, _ error) {
 func (b *Buffer) describe(s *slot) {
 	lay, res := &s.slab, &s.dispatch.res
 	s.shown, s.shownFor = *lay, s.op
-	res.Op, res.Slab = s.op, s.own.seg
+	res.Op, res.Slab, res.Memory = s.op, s.own.seg, s.own.memory
 	res.RecvX = bytesOf(s.own.seg, lay.Rows())
 	res.SrcInfo = bytesOf(s.own.seg, lay.SrcInfo())
 	res.CombineX = bytesOf(s.own.seg, lay.Y())

@@ -14,6 +14,7 @@ import (
 type ownSlab struct {
 	id       int
 	seg      domain.Segment
+	memory   domain.Retained // seg, converted once: a conversion is a search
 	suspects []suspect
 
 	// What these words of it must hold.
@@ -65,7 +66,7 @@ func (b *Buffer) newSlab(size int64) (*ownSlab, error) {
 	}
 	b.count.slabBytes += uint64(size)
 	b.rec.slabs++
-	return &ownSlab{id: id, seg: seg}, nil
+	return &ownSlab{id: id, seg: seg, memory: seg}, nil
 }
 
 // renew makes a slot's slab ready for its next operation. unfinished are the ranks

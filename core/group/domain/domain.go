@@ -44,7 +44,12 @@ type Segment interface {
 	// mapping, so that later stores do not fault. Best effort: failure only
 	// costs time later.
 	Prefault(off, n int64)
-	// Retain adds a reference; the mapping lives until the last Release.
+	Retained
+}
+
+// Retained is memory that stays in place as long as a caller retains it.
+type Retained interface {
+	// Retain adds a reference; the memory stays until the last Release.
 	Retain()
 	// Release drops a reference taken by Retain.
 	Release()
