@@ -84,6 +84,7 @@ func TestCheckFinds(t *testing.T) {
 		{"a long function of the tests' own", "tests/model/a.go", functionOf(MaxFunctionLines + 1), ""},
 		{"a loop over bits", "core/op/a.go", "package p\n\nfunc f(x uint64) {\n\tfor ; x != 0; x &= x - 1 {\n\t}\n}\n", "looks for bits by hand"},
 		{"the lowest bit", "core/op/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", "looks for bits by hand"},
+		{"bits of endpoints", "core/transport/shmem/a.go", "package p\n\nvar f = bits.TrailingZeros64\n", ""},
 		{"bits in a test", "core/op/a_test.go", "package p\n\nvar f = bits.TrailingZeros64\n", ""},
 		{"another number of ranks", "core/op/a.go", "package p\n\nconst maxRanks = 48\n", "declares a number of ranks"},
 		{"a name for the number of ranks", "core/op/a.go", "package p\n\nconst maxRanks = rankset.MaxRanks\n", ""},

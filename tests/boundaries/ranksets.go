@@ -16,6 +16,9 @@ var wordPlaces = []string{
 	"core/ep/suspicion", "core/ep/cpu", "core/ep/cuda", "capi",
 }
 
+// bitPlaces are the packages that look for the bits of a word themselves.
+var bitPlaces = []string{"core/group/rankset", "core/transport/shmem"} // shmem: endpoints with news
+
 // checkRankSets looks in a product file for what core/group/rankset alone does: a loop over the
 // bits of a set, another number of ranks; and for words of sets outside wordPlaces.
 func checkRankSets(f goFile) []string {
@@ -40,7 +43,7 @@ func checkRankSets(f goFile) []string {
 // rankSetMistake says what is wrong with one piece of syntax; "" if nothing is.
 func rankSetMistake(pkg string, n ast.Node) string {
 	switch {
-	case looksForBits(n) && pkg != rankSetPackage:
+	case looksForBits(n) && !slices.Contains(bitPlaces, pkg):
 		return "looks for bits by hand; range over rankset.Set.All"
 	case packs(n) && pkg != rankSetPackage && !slices.Contains(wordPlaces, pkg):
 		return fmt.Sprintf("%s is no place where sets of ranks are words", pkg)

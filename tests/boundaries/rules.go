@@ -114,6 +114,7 @@ var layers = []layer{
 	// Carriers.
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/limits", "core/transport", "core/wire", "core/internal/..."}},
+	{"core/transport/shmem", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
 	// Messages between ranks, over any carrier.
 	{"core/link", []string{"core/group/rankset", "core/limits", "core/transport", "core/group/domain", "core/wire", "core/internal/..."}},

@@ -26,8 +26,8 @@ def test_every_fuzz_target_is_found() -> None:
     ).stdout  # fmt: skip
     found = go_steps.fuzz_targets()
     assert len(found) >= sum(map(int, listed.split()))
-    assert ("core/transport/tcp", "FuzzPeer") in found
-    assert ("core/transport/tcp", "FuzzMessage") in found
+    assert ("core/transport/shmem", "FuzzPeer") in found
+    assert ("core/transport/shmem", "FuzzMessage") in found
     assert "core/group/cudaipc" in {package for package, _ in found}
 
 

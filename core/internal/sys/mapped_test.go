@@ -3,6 +3,7 @@ package sys
 import (
 	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,4 +52,40 @@ func TestOffset(t *testing.T) {
 		_, inside := m.Offset(part)
 		require.False(t, inside, name)
 	}
+}
+
+// TestEpollRearms: for what comes next, or for the end only.
+func TestEpollRearms(t *testing.T) {
+	e, err := NewEpoll()
+	require.NoError(t, err)
+	defer e.Close()
+	stop, err := NewEvent()
+	require.NoError(t, err)
+	defer stop.Close()
+	listener, err := ListenAbstract("moewire-test-rearm-"+t.Name(), 1)
+	require.NoError(t, err)
+	defer listener.Close()
+	near, err := DialAbstract("moewire-test-rearm-" + t.Name())
+	require.NoError(t, err)
+	defer near.Close()
+	far, err := Accept(listener)
+	require.NoError(t, err)
+	wait := func(want int32) {
+		t.Helper()
+		got, err := e.Wait(nil)
+		require.NoError(t, err)
+		require.Equal(t, []int32{want}, got)
+	}
+	require.NoError(t, e.Add(near, 1))
+	require.NoError(t, Send(far, []byte{1}))
+	wait(1)
+	require.NoError(t, e.Rearm(near, 2)) // the message is still there
+	wait(2)
+	require.NoError(t, e.RearmEnd(near, 3))
+	require.NoError(t, Signal(stop))
+	time.Sleep(time.Millisecond)
+	require.NoError(t, e.Add(stop, 4))
+	wait(4) // and not the message
+	require.NoError(t, far.Close())
+	wait(3)
 }

@@ -52,11 +52,6 @@ type Epoll struct {
 
 // NewEpoll makes an empty set.
 func NewEpoll() (*Epoll, error) {
-	fd, err := epollCreate()
-	return &Epoll{fd: fd}, err
-}
-
-func epollCreate() (*FD, error) {
 	if err := injected("epoll_create1"); err != nil {
 		return nil, wrap("epoll_create1", err)
 	}
@@ -64,7 +59,7 @@ func epollCreate() (*FD, error) {
 	if err != nil {
 		return nil, wrap("epoll_create1", err)
 	}
-	return newFD(raw), nil
+	return &Epoll{fd: newFD(raw)}, nil
 }
 
 // Add reports fd's token once, when fd becomes readable or ends.
@@ -74,6 +69,19 @@ func (e *Epoll) Add(fd *FD, token int32) error {
 	}
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: token}
 	return wrap("epoll_ctl add", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_ADD, fd.Raw(), &ev))
+}
+
+// Rearm is Add again, after fd was reported.
+func (e *Epoll) Rearm(fd *FD, token int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: token}
+	return wrap("epoll_ctl mod", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_MOD, fd.Raw(), &ev))
+}
+
+// RearmEnd is Rearm for the end of a connection only: both sides of it are shut
+// down, or the other one is closed.
+func (e *Epoll) RearmEnd(fd *FD, token int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: token} // EPOLLHUP always counts
+	return wrap("epoll_ctl mod", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_MOD, fd.Raw(), &ev))
 }
 
 // Remove takes fd out of the set. Do it before closing fd.

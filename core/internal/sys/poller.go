@@ -34,8 +34,14 @@ type PollEvents struct {
 
 // NewPoller makes an empty set.
 func NewPoller() (*Poller, error) {
-	fd, err := epollCreate()
-	return &Poller{fd: fd}, err
+	if err := injected("epoll_create1"); err != nil {
+		return nil, wrap("epoll_create1", err)
+	}
+	raw, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, wrap("epoll_create1", err)
+	}
+	return &Poller{fd: newFD(raw)}, nil
 }
 
 // Add reports edges of fd with token. A closed descriptor leaves by itself.
