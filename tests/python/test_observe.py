@@ -271,6 +271,7 @@ TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
     (("cpus",), {"usable": 1, "online": 1}, "none"),
     (("memory", "shmem_huge_pages"), "never", "echo within_size | sudo tee /sys/kernel"),
     (("engines", "SGLang"), {"asked_for": True, "plug_in": "not used", "fix": "pip"}, "pip"),
+    (("block_store",), {"problem": "no key file", "fix": "moewire store key"}, "moewire store key"),
     (("between_hosts", "ranks_of_other_hosts"), {"available": False, "reason": "?"}, "see it"),
     (("between_hosts", "address", "loopback"), True, "export MOEWIRE_LISTEN="),
     (("between_hosts", "rdma"), {"available": False, "reason": "no port", "fix": "rdma"}, "rdma"),
@@ -293,6 +294,7 @@ def _healthy() -> dict[str, Any]:
         },
         "liveness": {"so_peerpidfd": True, "pidfd_open": True},
         "cpus": {"usable": 8, "online": 8},
+        "block_store": {},
         "memory": {"shmem_huge_pages": "advise"},
         "engines": {"SGLang": {"asked_for": False, "plug_in": "not used: off", "fix": "export"}},
         "between_hosts": {
