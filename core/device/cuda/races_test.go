@@ -15,6 +15,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -122,6 +123,7 @@ var notNeeded = map[string]string{
 		"nothing more comes; no data belongs to it",
 	"barrier: s->reduced = s->combines;\n  }\n  __syncthreads();":                    "only a rank that is out fails there",
 	"barrier: __syncthreads();\n  mw_wait_together(c, [&](int rank) { mw_await_done": "only where an owner has opened late",
+	"barrier: __syncthreads();\n  if (!b->lacks":                                     "only where an owner has no room: TestNoRoomIsToldInOrder",
 }
 
 // why says why a use is not needed, or "".
@@ -201,6 +203,61 @@ func everyOrder(t *testing.T, emu *cudatest.Driver, flags protocol.Flags, known 
 			t.Log(found)
 		})
 	}
+}
+
+// TestNoRoomIsToldInOrder: the thread that gives an owner nothing looks behind the barrier
+// at which all threads have told of owners without room. It races without that barrier.
+func TestNoRoomIsToldInOrder(t *testing.T) {
+	testenv.InAll(t)
+	emu := emulate(t)
+	emu.Watch(t)
+	seed := testenv.Seed(t)
+	races := withoutRoom(t, emu, rand.New(rand.NewPCG(seed, 41)))
+	use, line := barrierBefore(t, emu.Uses(), "if (!b->lacks")
+	require.NotContains(t, races, line) // rank 1, which is lost, races with it elsewhere
+	emu.LeaveOut(use)
+	t.Cleanup(func() { emu.LeaveOut("") })
+	for n := uint64(0); !strings.Contains(races, line) && n < 100; n++ { // in some orders the threads do not meet
+		races = withoutRoom(t, emu, rand.New(rand.NewPCG(seed, 43+n)))
+	}
+	require.Contains(t, races, line)
+}
+
+// barrierBefore is the use of a barrier in the line before a text, and the text's line.
+func barrierBefore(t testing.TB, uses []string, text string) (use, line string) {
+	for _, use := range uses {
+		file, kind, _ := strings.Cut(use, " ")
+		file, at, _ := strings.Cut(file, ":")
+		if _, next, _ := strings.Cut(sourceNear(t, file, at, 0), "\n"); kind == "barrier" && strings.Contains(next, text) {
+			n, err := strconv.Atoi(at)
+			require.NoError(t, err)
+			return use, fmt.Sprintf("%s:%d ", file, n+1)
+		}
+	}
+	t.Fatalf("no barrier before %q", text)
+	return "", ""
+}
+
+// withoutRoom runs a dispatch of two ranks, in which a wild counter of rank 1 leaves rank 0
+// no room there, and returns what has raced.
+func withoutRoom(t *testing.T, emu *cudatest.Driver, rng *rand.Rand) (races string) {
+	t.Run("", func(t *testing.T) { // which closes what it has made
+		emu.Schedule(rng.Uint64(), 32, 8)
+		g, o, _ := small(t, 2)
+		for _, m := range g.ranks {
+			m.threads = threads{plan: 8, row: 8, wait: 8}
+		}
+		o.ids[0][0] = 2 // the first expert of rank 1
+		g.starts(o, 1)
+		eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == rankset.Of(0) })
+		g.overwrite(g.ranks[1].counterAt(0), 1<<40)
+		g.starts(o, 0)
+		mustWild(t, g.ranks[0], 1, protocol.WildCounter)
+		g.lose(1, 0, 1)
+		g.sync()
+		races = emu.Races()
+	})
+	return races
 }
 
 // TestNobodyIsEarly: words that are said by the first block to end, and not by the
