@@ -24,6 +24,7 @@ class Lanes:
         self._open = {step.name for step in steps}  # not ended
         self._run = run
         self._changed = threading.Condition()
+        self._failure: BaseException | None = None  # the first of the runner itself
 
     @contextmanager
     def running(self, lanes: int) -> Iterator[None]:
@@ -42,14 +43,20 @@ class Lanes:
                 worker.result()
 
     def wait_for(self, step: Step) -> None:
-        """Until it has ended."""
+        """Until it has ended. Raises what ended a runner."""
         with self._changed:
-            self._changed.wait_for(lambda: step.name not in self._open)
+            self._changed.wait_for(lambda: self._failure or step.name not in self._open)
+            if self._failure:
+                raise self._failure
 
     def _work(self, patient_alone: bool) -> None:
         while (step := self._take(patient_alone)) is not None:
             try:
                 self._run(step)
+            except BaseException as failure:
+                with self._changed:
+                    self._failure = self._failure or failure
+                raise
             finally:
                 with self._changed:
                     self._open.discard(step.name)

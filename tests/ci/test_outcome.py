@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".ci"))
 
+from lanes import Lanes
 from outcome import Outcome, Step, StepError, run_steps, summary
 
 
@@ -117,6 +118,22 @@ def test_lanes_without_other_work_take_patient_steps(tmp_path: Path) -> None:
     steps = [Step(name, fails, beside="here", patient=True) for name in ("a", "b", "patient")]
     outcome = run_steps(steps, True, [sys.executable, "-c", BESIDE, str(tmp_path)])
     assert {o.result for o in outcome.values()} == {"passed"}
+
+
+def test_what_ends_a_lane_is_told() -> None:
+    def run(step: Step) -> None:
+        raise FileNotFoundError(step.name)
+
+    step = Step("a", fails, beside="here")
+    lanes = Lanes([step], run)
+
+    def wait() -> None:
+        with lanes.running(2):
+            lanes.wait_for(step)
+            pytest.fail("a step that did not run has ended")
+
+    with pytest.raises(FileNotFoundError, match="a"):
+        wait()
 
 
 def test_the_summary() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 
+import numpy
 import pytest
 
 from moewire import _abi as abi
@@ -13,7 +14,10 @@ from moewire.store._parts import Outcome, Request, keys_of
 
 
 class _Named(bytes):
-    """Not bytes itself."""
+    """Not bytes itself, nor as long as it says."""
+
+    def __len__(self) -> int:
+        return 400
 
 
 def _read(address: int, num: int) -> list[tuple[int, int]]:
@@ -60,6 +64,10 @@ def test_keys_of_any_kinds() -> None:
         ([b"a", b"b" * 513], "keys[1]: 513 bytes given; allowed: 1 to 512"),
         (["a", "ä" * 257], "keys[1]: 514 bytes given; allowed: 1 to 512"),
         (["a", b"b", 3], "keys[2]: a int given; allowed: bytes or str"),
+        (
+            ["a", "\ud800"],
+            "keys[1]: '\\ud800' given; allowed: text that UTF-8 has, without lone surrogates",
+        ),
         ([bytearray(b"a")], "keys[0]: a bytearray given; allowed: bytes or str"),
         ([b"a"] * 513, "keys: 513 keys given; allowed: 0 to 512"),
         ([b"a"] * 513 + [b""], "keys[513]: 0 bytes given; allowed: 1 to 512"),
@@ -76,6 +84,10 @@ def test_wrong_buffers_are_named() -> None:
     request = Request(abi.MW_STORE_GET, [b"a", b"b"])
     with pytest.raises(InvalidArgument, match=r"^buffers\[1\]: a bytes given; allowed: a writable"):
         request.buffers([bytearray(1), [bytearray(1), b"read-only"]], writable=True)
+    with pytest.raises(InvalidArgument, match=r"^buffers\[0\]: a ndarray given"):
+        request.buffers([numpy.arange(10)[::2], bytearray(1)], writable=True)
+    with pytest.raises(InvalidArgument, match=r"^data: a int given"):
+        Request(abi.MW_STORE_PUT, [b"a"]).buffers([3], False, "data")
 
 
 def test_outcome() -> None:

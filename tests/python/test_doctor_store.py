@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from pathlib import Path
 
 import pytest
 
-from harness.block_server import Served, free_port
+from harness.block_server import Served, free_port, run
 from moewire import doctor
 from moewire.doctor import _machine, _store
 from moewire.integrations import _plugin
@@ -15,7 +17,7 @@ from moewire.integrations import _plugin
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (_store.SERVERS, _store.KEY_FILE, _store.MOONCAKE):
+    for name in (_store.SERVERS, _store.KEY_FILE, _store.MOONCAKE, _store.PROTECTION):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -61,13 +63,40 @@ def test_key_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No such file" in _store.report()["problem"]
     text = secrets.token_hex(32)
     key.write_text(f"1 {text}\n")
-    key.chmod(0o640)
+    key.chmod(0o644)
     found = _store.report()
-    assert "others may use it (mode 640)" in found["problem"]
+    assert "others may use it (mode 644)" in found["problem"]
     assert found["fix"] == f"chmod 600 {key}"
     assert text not in str(found)
-    key.chmod(0o600)
+    key.chmod(0o600 if os.getuid() else 0o440)  # containers mount secrets so
     assert _store.report()["key_file"] == "its owner's"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv(_store.KEY_FILE, str(pipe))
+    assert "not a file" in _store.report()["problem"]
+
+
+def test_keys_of_salts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with such a key work, though it may not open a namespace of doctor's own."""
+    with Served(tmp_path, "--capacity", "16MiB") as server:
+        path = tmp_path / "tenant"
+        done = run("key", "--add-to", str(server.key), "--new-key", str(path), "--salt", "t")
+        assert done.returncode == 0
+        server.signal(signal.SIGHUP)
+        server.says("keys were read again")
+        monkeypatch.setenv(_store.SERVERS, server.address)
+        monkeypatch.setenv(_store.KEY_FILE, str(path))
+        found = _store.report()
+        assert "problem" not in found and "salts alone" in found["answers"]
+
+
+def test_servers_that_encrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Served(tmp_path, "--capacity", "16MiB", "--protection", "encrypt") as server:
+        monkeypatch.setenv(_store.SERVERS, server.address)
+        monkeypatch.setenv(_store.KEY_FILE, str(server.key))
+        assert _store.PROTECTION in _store.report()["fix"]
+        monkeypatch.setenv(_store.PROTECTION, "encrypt")
+        assert "problem" not in _store.report()
 
 
 def test_what_the_kernel_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

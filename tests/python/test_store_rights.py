@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 
 import moewire.errors as errors
 from harness.block_server import SOON_S, Served, run
-from moewire.store import Client, Namespace
+from moewire.store import Client, Namespace, _key
 
 
 @pytest.fixture
@@ -144,3 +145,37 @@ def test_a_quota(served: Served) -> None:
         names = ("used_bytes", "quota_bytes", "quota_used_bytes", "over_quota", "evicted_quota")
         assert [space[name] for name in names] == [65536, 65536, 65536, 1, 1]
         assert other.exists(["theirs"]) == [True]
+
+
+def test_a_key_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    """What a server would refuse is not written: it would keep its old keys, or not start."""
+    ring, new = tmp_path / "ring", tmp_path / "new"
+
+    def add_to(text: str, *options: str) -> str:
+        ring.write_text(text)
+        done = run("key", "--add-to", str(ring), "--new-key", str(new), *options)
+        assert done.returncode != 0 and ring.read_text() == text and not new.exists()
+        return done.stderr
+
+    one = f"1 {'0' * 64}\n"
+    assert "--quota: '9999999999TiB' given" in add_to(
+        one, "--salt", "t", "--quota", "9999999999TiB"
+    )
+    assert "256 keys" in add_to("".join(f"{i} {'0' * 64}\n" for i in range(1, 257)))
+    assert "65530 bytes" in add_to(one + "#" + " " * (65530 - len(one) - 2) + "\n")
+
+    class Full(io.RawIOBase):
+        size = 7
+
+        def write(self, data: object) -> int:
+            self.size += 3
+            return 3
+
+        def truncate(self, size: int | None = None) -> int:
+            self.size = size or 0
+            return self.size
+
+    file = Full()
+    with pytest.raises(OSError, match="No space left"):
+        _key._write(file, b"four", 7)
+    assert file.size == 7

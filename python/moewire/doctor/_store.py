@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
+from typing import Any, Literal, cast
 
 from .._base.numbers import switch
-from ..errors import MoewireError
+from ..errors import MoewireError, RefusedError
 from ..integrations import _engines, _plugin
 from ..store import Client, Namespace
 from . import _machine
@@ -15,6 +15,8 @@ from . import _machine
 SERVERS, KEY_FILE, MOONCAKE = "MOEWIRE_STORE_SERVERS", "MOEWIRE_KEY_FILE", "MOEWIRE_MOONCAKE_STORE"
 _OWN = Namespace(salt="moewire doctor")
 _TIMEOUT_US = 2_000_000
+PROTECTION = "MOEWIRE_STORE_PROTECTION"
+_OTHER_SALTS = "the key has no right to the namespace"
 
 
 def report() -> dict[str, Any]:
@@ -46,24 +48,34 @@ def _key_problem(path: str) -> tuple[str, str] | None:
     if not path:
         return None
     try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # a pipe's writer may never come
+            return f"{path}: not a file", f"export {KEY_FILE}=FILE"
         with open(path, "rb"):
-            mode = os.stat(path).st_mode
+            pass
     except OSError as error:
         return f"{path}: {error.strerror}", f"export {KEY_FILE}=FILE   (one that can be read)"
-    if not stat.S_ISREG(mode):
-        return f"{path}: not a file", f"export {KEY_FILE}=FILE"
-    if mode & 0o077:
-        return f"{path}: others may use it (mode {mode & 0o777:o})", f"chmod 600 {path}"
+    others = 0o026 if found.st_uid == 0 else 0o066  # the group may read a file of root's
+    if found.st_mode & others:
+        return f"{path}: others may use it (mode {found.st_mode & 0o777:o})", f"chmod 600 {path}"
     return None
 
 
 def _ask(found: dict[str, Any], names: str, key: str) -> tuple[str, str] | None:
     """Adds what each server says, and returns what is wrong."""
     try:
-        with Client(names, namespace=_OWN, key_file=key, timeout_us=_TIMEOUT_US) as client:
+        protection = cast(Literal["digest", "encrypt"], os.environ.get(PROTECTION) or "digest")
+        with Client(
+            names, namespace=_OWN, key_file=key, timeout_us=_TIMEOUT_US, protection=protection
+        ) as client:
             said = client.stats()
+    except RefusedError as error:
+        if _OTHER_SALTS in str(error):
+            found["answers"] = "yes; the key may open namespaces of its salts alone"
+            return None
+        return f"{names}: {error}", f"the server's key and clock, {PROTECTION} (docs/store.md)"
     except MoewireError as error:
-        return f"{names}: {error}", "the server's key, address and clock (docs/store.md)"
+        return f"{names}: {error}", "the server's address (docs/store.md)"
     silent = [name for name, answer in said["servers"].items() if answer is None]
     found["answers"] = {
         name: "none" if answer is None else f"yes, blocks by {said['carriers'].get(name, 'tcp')}"

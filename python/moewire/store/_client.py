@@ -96,7 +96,7 @@ class Client(Submitting):
         """
         keys = [key_of(key)]
         self._alive()
-        return self._do(self._putting(keys, [data], parent, timeout_us)).oks()[0]
+        return self._do(self._putting(keys, [data], parent, timeout_us, "data")).oks()[0]
 
     def batch_put(
         self,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import secrets
 from contextlib import suppress
+from io import RawIOBase
 
 from .._base.numbers import refuse
 from ..errors import InvalidArgument
@@ -14,6 +16,8 @@ from ._serve import size_of, write_key
 
 _SALT = re.compile(r"[!-~]*")  # one word of a line
 _MAX_ID = (1 << 32) - 1
+# What a server reads at most (docs/hosts.md).
+_MAX_NUM_KEYS, _MAX_FILE_BYTES, _MAX_QUOTA_BYTES = 256, 1 << 16, (1 << 63) - 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +63,8 @@ def _words(options: argparse.Namespace) -> list[str]:
     if options.quota is not None:
         if not options.salt:
             raise refuse("--quota", "no --salt", "--quota together with --salt")
-        if (quota := size_of(options.quota, "--quota")) < 1:
-            raise refuse("--quota", repr(options.quota), "at least a byte")
+        if not 1 <= (quota := size_of(options.quota, "--quota")) <= _MAX_QUOTA_BYTES:
+            raise refuse("--quota", repr(options.quota), "a byte to 2^63 - 1 bytes")
         words.append(f"quota={quota}")
     return words
 
@@ -75,6 +79,8 @@ def _next_id(path: str) -> int:
     numbers = [int(fields[0]) for fields in lines if fields and fields[0].isdecimal()]
     if not numbers:
         raise refuse("--add-to", f"{path} without a key", "a file of moewire store serve --new-key")
+    if len(numbers) >= _MAX_NUM_KEYS:
+        raise refuse("--add-to", f"{path} with {len(numbers)} keys", f"below {_MAX_NUM_KEYS}")
     if max(numbers) >= _MAX_ID:
         raise refuse("--add-to", f"key {max(numbers)} in {path}", f"ids below {_MAX_ID}")
     return max(numbers) + 1
@@ -87,6 +93,19 @@ def _append(path: str, line: str) -> None:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
             begin = b"" if file.read(1) in (b"\n", b"") else b"\n"
-            file.write(begin + line.encode() + b"\n")
+            added = begin + line.encode() + b"\n"
+            if end + len(added) > _MAX_FILE_BYTES:
+                raise refuse("--add-to", f"{path} with {end} bytes", f"{_MAX_FILE_BYTES} in all")
+            _write(file, added, end)
     except OSError as error:
         raise InvalidArgument(f"--add-to: {path}: {error.strerror}") from None
+
+
+def _write(file: RawIOBase, added: bytes, end: int) -> None:
+    """Writes all behind the end, or nothing: a server refuses a file with a part of a line."""
+    try:
+        if file.write(added) != len(added):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        file.truncate(end)
+        raise

@@ -62,7 +62,7 @@ class Memory:
         view = _Exported()
         try:
             _get(buffer, view, _WRITABLE if writable else 0)
-        except (TypeError, BufferError):
+        except (TypeError, BufferError, ValueError):  # numpy raises the last one
             kind = "a writable, contiguous buffer" if writable else "a contiguous buffer"
             given = f"a {type(buffer).__name__}"
             raise refuse(_named(name, at), given, f"{kind} or a torch tensor") from None

@@ -43,9 +43,20 @@ class Completion(NamedTuple):
     """As ``submit_*`` returned it."""
     ok: list[bool]
     lengths: list[int]
-    """The bytes of blocks that a get has found or a put has stored, else -1."""
+    """The bytes of blocks that a get has found or a put has stored, else -1.
+
+    A block for which a get's buffers have no room has its length, and False in ``ok``.
+    """
     error: str | None
     """Not None: the client was closed."""
+
+
+def utf8(name: str, text: str) -> bytes:
+    """A text as the library takes it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise refuse(name, repr(text), "text that UTF-8 has, without lone surrogates") from None
 
 
 def namespace_of(given: str | Namespace) -> dict[str, bytes]:
@@ -59,7 +70,7 @@ def namespace_of(given: str | Namespace) -> dict[str, bytes]:
     for name, value in given._asdict().items():
         if not isinstance(value, str):
             raise refuse(f"namespace.{name}", f"a {type(value).__name__}", "a str")
-    return {name: value.encode() for name, value in given._asdict().items()}
+    return {name: utf8(f"namespace.{name}", value) for name, value in given._asdict().items()}
 
 
 def servers_of(given: str | Sequence[str] | None) -> bytes:
@@ -70,7 +81,7 @@ def servers_of(given: str | Sequence[str] | None) -> bytes:
     names = [given] if isinstance(given, str) else list(given)
     if not names or not all(isinstance(name, str) for name in names):
         raise refuse("servers", repr(given), "host:port, one or several")
-    return ",".join(names).encode()
+    return utf8("servers", ",".join(names))
 
 
 def key_file_of(given: str | os.PathLike[str] | None) -> bytes:
@@ -84,9 +95,11 @@ def key_file_of(given: str | os.PathLike[str] | None) -> bytes:
 
 def key_of(key: Key, name: str = "key") -> bytes:
     if isinstance(key, str):
-        key = key.encode()
+        key = utf8(name, key)
     if not isinstance(key, bytes):
         raise refuse(name, f"a {type(key).__name__}", "bytes or str")
+    if type(key) is not bytes:  # one whose length may be another than that of its bytes
+        key = bytes.__getitem__(key, slice(None))
     if not 1 <= len(key) <= abi.MW_STORE_MAX_KEY_BYTES:
         raise refuse(name, f"{len(key)} bytes", f"1 to {abi.MW_STORE_MAX_KEY_BYTES}")
     return key
@@ -106,7 +119,10 @@ def _right(given: list[Any]) -> list[bytes] | None:
     """The keys if all are of one type and right: found without a look at each in turn."""
     kinds = set(map(type, given))
     if kinds == _STR:
-        given = list(map(str.encode, given))
+        try:
+            given = list(map(str.encode, given))
+        except UnicodeEncodeError:
+            return None
     elif kinds != _BYTES:
         return None
     lengths = set(map(len, given))
@@ -149,13 +165,19 @@ class Request:
         self._held.append(text)
         self.struct.parent = abi.mw_bytes_t(ctypes.addressof(text), len(key))
 
-    def buffers(self, buffers: Iterable[Any], writable: bool) -> None:
-        """Names the memory of the blocks; an item may be a list of buffers."""
-        counts = array("I")
+    def buffers(self, buffers: Iterable[Any], writable: bool, alone: str = "") -> None:
+        """Names the memory of the blocks; an item may be a list of buffers.
+
+        Args:
+            buffers: one for each key.
+            writable: whether the library writes there.
+            alone: the name of the argument that the only one is, for errors.
+        """
+        counts, name = array("I"), alone or "buffers"
         for at, item in enumerate(buffers):
             parts = item if isinstance(item, list | tuple) else (item,)
             for part in parts:
-                self.memory.append(Memory("buffers", part, writable, at))
+                self.memory.append(Memory(name, part, writable, None if alone else at))
             counts.append(len(parts))
         if len(counts) != self.num_keys:
             raise refuse("buffers", f"{len(counts)} buffers", f"{self.num_keys}, as many as keys")

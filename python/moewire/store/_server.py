@@ -12,7 +12,7 @@ from .._base.numbers import integer, refuse
 from .._native import names as _names
 from .._native.lib import fill, library, read_json
 from ..errors import MoewireError
-from ._parts import key_file_of
+from ._parts import key_file_of, utf8
 from ._submit import NAMES, protection_of
 
 STORAGES = {"memory": abi.MW_STORAGE_MEMORY, "file": abi.MW_STORAGE_FILE}
@@ -83,11 +83,11 @@ class Server:
             no_singles=not (protection == "digest" if signed is None else signed),
             capacity_bytes=integer("capacity_bytes", capacity_bytes, 1, (1 << 63) - 1),
         )
-        given = {"listen": listen.encode(), "keys": key_file_of(key_file)}
+        given = {"listen": utf8("listen", listen), "keys": key_file_of(key_file)}
         if path is not None:
             given["path"] = os.fsencode(path)
         if metrics is not None:
-            given["metrics"] = metrics.encode()
+            given["metrics"] = utf8("metrics", metrics)
         texts = fill(config, given)  # alive during the call
         self._lib = library()
         self._id = abi.mw_store_server_t()

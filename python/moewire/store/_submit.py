@@ -119,11 +119,12 @@ class Submitting:
         buffers: Iterable[Any],
         parent: Key | None,
         timeout_us: int | None,
+        alone: str = "",
     ) -> Request:
         request = Request(abi.MW_STORE_PUT, keys, timeout_us=timeout_of(timeout_us))
         if parent is not None:
             request.parent(key_of(parent, "parent"))
-        request.buffers(buffers, writable=False)
+        request.buffers(buffers, False, alone)
         return request
 
     def _get(self, keys: Iterable[Key], buffers: Iterable[Any], timeout_us: int | None) -> Request:

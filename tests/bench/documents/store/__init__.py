@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", type=names, default=list(PEERS), help="redis, mooncake, both (default) or none")
     add("--seconds", type=seconds, default=2.0, help="for each number (2)")
     add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
-    add("--markdown", metavar="FILE", help="write the tables of the documentation")
+    add("--markdown", metavar="FILE", help="write the tables")
     add("--json", metavar="FILE", help="write all numbers there")
     return result
 

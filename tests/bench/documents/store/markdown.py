@@ -1,4 +1,4 @@
-"""The tables of docs/store.md."""
+"""What was measured, as tables for a document."""
 
 from __future__ import annotations
 
