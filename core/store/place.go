@@ -92,7 +92,7 @@ func (s *Store) begin(spare int, p *patience) error {
 			return s.noRoom()
 		case s.starting:
 			s.await(s.turned, p.until)
-		case s.dueForRoom() != none:
+		case s.open == none && s.dueForRoom() != none: // an open one that is left for moves is not replaced
 			s.tryStart(s.dueForRoom())
 		case s.numFree() > spare:
 			s.tryStart(s.freeSegment())
@@ -177,6 +177,7 @@ func (s *Store) tryStart(at int) {
 		g.life.Store(life)
 		g.lost = time.Time{}
 		s.setNoRoom(g, false)
+		s.retire() // one that was left for moves is sealed, as any other
 		s.open = at
 	}
 	s.turn()

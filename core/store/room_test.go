@@ -109,6 +109,32 @@ func TestBrokenIsNotFull(t *testing.T) {
 	}
 }
 
+// TestOpenIsNotLost: while a put waits for what is being reclaimed, segments that are due for room do not take the place of the
+// one that is open: it would never be sealed.
+func TestOpenIsNotLost(t *testing.T) {
+	w, d, _ := newSmaller(t, 12, 5)
+	w.fill(100) // which meets the full disk
+	d.hasRoom(0)
+	w.retrySoon()
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	for w.s.numFree() > 0 {
+		w.s.retire()
+		w.s.tryStart(w.s.freeSegment())
+	}
+	require.NotEqual(t, none, w.s.dueForRoom())
+	w.s.reclaiming = true
+	require.ErrorIs(t, w.s.begin(forPut, &patience{time.Now().Add(20 * time.Millisecond), 0}), ErrFull)
+	w.s.reclaiming = false
+	var open []int
+	for i := range w.s.segments {
+		if w.s.segments[i].state == stateOpen {
+			open = append(open, i)
+		}
+	}
+	require.Equal(t, []int{w.s.open}, open)
+}
+
 // TestColdestGoesAsAWhole: without room to move blocks to, the segment goes that has the fewest hot bytes.
 func TestColdestGoesAsAWhole(t *testing.T) {
 	w, _, _ := newSmaller(t, 12, 3)
