@@ -58,6 +58,31 @@ func TestSeveralServers(t *testing.T) {
 	require.Zero(t, open)
 }
 
+// TestParents: the parent of a block that is put is the last one before it, of those at its own server.
+func TestParents(t *testing.T) {
+	for _, servers := range []int{1, 3} {
+		c := &Client{}
+		for i := range servers {
+			c.peers = append(c.peers, &peer{name: fmt.Sprint("server ", i)})
+		}
+		chain := [][]byte{[]byte("the parent")}
+		for i := range 50 {
+			chain = append(chain, fmt.Append(nil, i))
+		}
+		parts := c.puts(&call{}, &Request{Op: message.Put, Parent: chain[0], Keys: chain[1:], Buffers: make([][][]byte, 50)})
+		for i, p := range parts {
+			var want []byte
+			for before := i; before >= 0 && want == nil; before-- {
+				if c.serverOf(chain[before]) == c.serverOf(p.keys[0]) {
+					want = chain[before]
+				}
+			}
+			require.Equal(t, want, p.parent)
+		}
+		require.Nil(t, c.puts(&call{}, &Request{Op: message.Put, Keys: chain[:1], Buffers: make([][][]byte, 1)})[0].parent)
+	}
+}
+
 // Two namespaces that differ in any one field share nothing.
 func TestNamespacesShareNothing(t *testing.T) {
 	s, _ := serve(t)

@@ -200,7 +200,7 @@ func (c *Client) begin(k *call, r *Request) {
 // split makes a part of each block to be put, else of the keys of each server.
 func (c *Client) split(k *call, r *Request) []*part {
 	if r.Op == message.Put {
-		return puts(k, r)
+		return c.puts(k, r)
 	}
 	keys := cloned(r.Keys)
 	if len(c.peers) == 1 {
@@ -244,15 +244,19 @@ func cloned(keys [][]byte) [][]byte {
 	return out
 }
 
-func puts(k *call, r *Request) []*part {
-	parts := make([]*part, len(r.Keys))
-	parent := slices.Clone(r.Parent)
+// puts names as the parent of each block the last one before it that is at the same server: no other one can be known there.
+func (c *Client) puts(k *call, r *Request) []*part {
+	parts, parents := make([]*part, len(r.Keys)), make([][]byte, len(c.peers))
+	if len(r.Parent) > 0 {
+		parents[c.serverOf(r.Parent)] = slices.Clone(r.Parent)
+	}
 	for i, key := range cloned(r.Keys) {
+		at := c.serverOf(key)
 		parts[i] = &part{
-			call: k, code: r.Op, at: []int{i}, keys: [][]byte{key}, parent: parent,
+			call: k, code: r.Op, at: []int{i}, keys: [][]byte{key}, parent: parents[at],
 			bufs: [][][]byte{r.Buffers[i]}, bytes: size(r.Buffers[i]),
 		}
-		parent = key
+		parents[at] = key
 	}
 	return parts
 }
