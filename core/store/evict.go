@@ -32,14 +32,30 @@ type LRU struct{}
 
 const numBuckets = 4096
 
-// HotSince divides the range of stamps into buckets, and takes whole ones, the newest first.
+// HotSince divides the range of stamps into buckets, and takes whole ones, the newest first; then the one that is too much is
+// divided again: the stamps of a chain lie close together.
 func (LRU) HotSince(each func(func(*index.Block)), bytes int64) uint64 {
 	low, high := ^uint64(0), uint64(0)
 	each(func(b *index.Block) { low, high = min(low, b.Stamp), max(high, b.Stamp) })
 	if low > high {
 		return 0
 	}
-	width := (high-low)/numBuckets + 1
+	since, left := newest(each, low, high, bytes)
+	if since == low {
+		return 0
+	}
+	if width := widthOf(low, high); width > 1 {
+		since, _ = newest(each, since-width, since-1, left)
+	}
+	return since
+}
+
+// widthOf is how many stamps a bucket of a range has.
+func widthOf(low, high uint64) uint64 { return (high-low)/numBuckets + 1 }
+
+// newest takes whole buckets of a range, the newest first. It returns the first stamp of them, and how many bytes are left.
+func newest(each func(func(*index.Block)), low, high uint64, bytes int64) (since uint64, left int64) {
+	width := widthOf(low, high)
 	var buckets [numBuckets]int64
 	each(func(b *index.Block) {
 		if b.Stamp >= low && b.Stamp <= high { // others came meanwhile
@@ -47,11 +63,12 @@ func (LRU) HotSince(each func(func(*index.Block)), bytes int64) uint64 {
 		}
 	})
 	for i := numBuckets - 1; i >= 0; i-- {
-		if bytes -= buckets[i]; bytes < 0 {
-			return low + uint64(i+1)*width
+		if bytes < buckets[i] {
+			return low + uint64(i+1)*width, bytes
 		}
+		bytes -= buckets[i]
 	}
-	return 0
+	return low, bytes
 }
 
 // verdict says what of all blocks stays, when one segment is reclaimed.

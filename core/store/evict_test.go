@@ -202,7 +202,7 @@ func TestHotSince(t *testing.T) {
 		require.LessOrEqual(t, kept, limit)
 		width := uint64(0)
 		if len(blocks) > 0 {
-			width = (high-low)/numBuckets + 1
+			width = (widthOf(low, high)-1)/numBuckets + 1
 		}
 		next := kept // with one more bucket it is too much
 		for _, b := range blocks {

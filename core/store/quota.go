@@ -28,7 +28,8 @@ type age struct {
 	stamp uint64
 }
 
-// ages are a heap, the oldest first. Stamps only rise: one that is not older than its block's stamp is the oldest of all.
+// ages are a heap, the oldest first. The stamp of a block only rises: the first age that is not older than its block's stamp is that
+// of the oldest block.
 type ages []age
 
 func (a *ages) push(x age) {

@@ -43,7 +43,7 @@ func (s *Store) Acquire(ns NS, keys [][]byte, leases []Lease) (hits int) {
 	if n == nil {
 		return 0
 	}
-	stamp := s.stamps.Add(uint64(len(keys)))
+	stamp := s.stampChain(len(keys))
 	for i, key := range keys {
 		if record.CheckKey(key) == nil && s.acquire(n, key, stamp-uint64(i), &leases[i]) {
 			hits++

@@ -258,7 +258,7 @@ func (s *recovery) scan(at int) {
 func (s *recovery) found(at int, off int64, h *record.Header) {
 	g := &s.segments[at]
 	b := index.Block{
-		Hash: s.secret.Hash(&h.Namespace, h.Key), Parent: h.Parent, Stamp: s.stamps.Add(1), Off: uint32(off / record.PageBytes),
+		Hash: s.secret.Hash(&h.Namespace, h.Key), Parent: h.Parent, Stamp: s.stampBehind(h.Parent), Off: uint32(off / record.PageBytes),
 		PayloadBytes: h.PayloadBytes, Segment: uint16(at), KeyBytes: uint16(len(h.Key)),
 	}
 	g.placed = append(g.placed, b.Hash)

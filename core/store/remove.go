@@ -94,7 +94,7 @@ func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
 	if n == nil {
 		return 0
 	}
-	stamp := s.stamps.Add(uint64(len(keys)))
+	stamp := s.stampChain(len(keys))
 	for i, key := range keys {
 		if record.CheckKey(key) == nil && s.index.Touch(n.hashes.Of(key), stamp-uint64(i)) {
 			num++

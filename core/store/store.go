@@ -154,6 +154,7 @@ func newStore(cfg Config) *Store {
 	if s.secret == (record.Secret{}) {
 		rand.Read(s.secret[:])
 	}
+	s.stamps.Store(chainUses * chainRoom) // no block can be so old that there is no stamp below its own
 	s.names.key, s.names.secret = tag.Key(s.secret.ForTags()), &s.secret
 	return s
 }

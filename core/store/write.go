@@ -222,7 +222,7 @@ func (s *Store) wrote(n int64) {
 // show adds the block to the index.
 func (s *Store) show(w *Writing) error {
 	w.block.Segment, w.block.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
-	w.block.Stamp = s.stamps.Add(1)
+	w.block.Stamp = s.stampBehind(w.block.Parent)
 	for {
 		if s.over.Load() {
 			return ErrClosed
@@ -305,7 +305,7 @@ func (s *Store) refuseKnown(w *Writing) error {
 		return nil
 	case h.PayloadBytes == w.header.PayloadBytes && h.Tag == w.header.Tag:
 		s.counts.exists.Add(1)
-		s.index.Touch(there.Hash, s.stamps.Add(1))
+		s.index.Touch(there.Hash, s.stampBehind(w.block.Parent))
 		return ErrExists
 	}
 	s.counts.conflicts.Add(1)
