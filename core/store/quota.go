@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -84,12 +85,16 @@ func (s *Store) SetQuotas(quotas map[[16]byte]int64) {
 			}
 		})
 	}
+	for t := range begun {
+		t.setQuota(quotas[t.id])
+	}
 	for _, t := range s.names.bounded() {
 		_, _ = s.claim(t, 0) // what is pinned stays
 	}
 }
 
-// setQuotas returns the tenants that have had none before.
+// setQuotas returns the tenants that have had none before. They have one that nothing reaches, until the ages of their blocks are
+// noted: a put meanwhile would evict new ones, or none.
 func (n *names) setQuotas(quotas map[[16]byte]int64) map[*tenant]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,9 +106,15 @@ func (n *names) setQuotas(quotas map[[16]byte]int64) map[*tenant]bool {
 	}
 	begun := map[*tenant]bool{}
 	for id, quota := range quotas {
-		if t := n.tenant(id); t.setQuota(quota) == 0 && quota > 0 {
-			begun[t] = true
+		if quota == 0 {
+			continue
 		}
+		t := n.tenant(id)
+		if before, _ := t.now(); before == 0 {
+			begun[t] = true
+			quota = math.MaxInt64
+		}
+		t.setQuota(quota)
 	}
 	return begun
 }

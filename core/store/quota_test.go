@@ -276,7 +276,21 @@ func TestQuotaOfPutsThatFail(t *testing.T) {
 	_, err = allocate("other", 100_000)
 	require.ErrorIs(t, err, ErrWouldBlock)
 	require.Equal(t, taken, used())
+	w.s.SetQuotas(map[[16]byte]int64{o.tenant: taken + 12*page})
+	for i := range 12 {
+		require.NoError(t, o.put(fmt.Sprint(i), 100))
+	}
+	_, err = allocate("other", 40_000)
+	require.ErrorIs(t, err, ErrWouldBlock)
+	require.Equal(t, taken+12*page, used(), "evicted for what is tried again")
 	large.Abort()
+	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 12 * page})
+	_, err = allocate("too much", 13*page)
+	require.ErrorIs(t, err, ErrQuota)
+	require.Zero(t, w.s.staged)
+	for i := range 12 {
+		o.delete(fmt.Sprint(i))
+	}
 	require.Zero(t, used())
 	first, err := allocate("k", 100)
 	require.NoError(t, err)

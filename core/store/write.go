@@ -69,22 +69,36 @@ func (s *Store) allocate(ns *namespace, a Allocation) (*Writing, error) {
 	return w, nil
 }
 
-// room claims a Writing's bytes of the quota, and lends it room.
+// room lends a Writing room, and claims its bytes of the quota. Where it is staged that is first, as it may have to be tried again:
+// no block is evicted for what was refused.
 func (s *Store) room(ns *namespace, w *Writing) error {
+	if !s.memory {
+		if err := s.stage(w); err != nil {
+			return err
+		}
+		err := s.claimFor(ns, w)
+		if err != nil {
+			s.unstage(w)
+		}
+		return err
+	}
+	if err := s.claimFor(ns, w); err != nil {
+		return err
+	}
+	err := s.reserve(w)
+	if err != nil {
+		ns.tenant.add(-w.block.RecordBytes())
+	}
+	return err
+}
+
+// claimFor claims a Writing's bytes of the quota.
+func (s *Store) claimFor(ns *namespace, w *Writing) error {
 	evicted, err := s.claim(ns.tenant, w.block.RecordBytes())
 	ns.evictedFor.Add(evicted)
 	if err != nil {
 		ns.overQuota.Add(1)
 		s.counts.overQuota.Add(1)
-		return err
-	}
-	if s.memory {
-		err = s.reserve(w)
-	} else {
-		err = s.stage(w)
-	}
-	if err != nil {
-		ns.tenant.add(-w.block.RecordBytes())
 	}
 	return err
 }

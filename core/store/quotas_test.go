@@ -1,0 +1,50 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/store/index"
+	"github.com/moewire/moewire/core/store/record"
+)
+
+// TestFirstQuotaOfATenant: a put that comes while the ages of the blocks are being noted is not refused, and evicts none that is
+// not the oldest.
+func TestFirstQuotaOfATenant(t *testing.T) {
+	w := memory(t)
+	o := w.owned(t, 1, "a")
+	for i := range 20 {
+		require.NoError(t, o.put(fmt.Sprint(i), 100))
+	}
+	var first record.Hash // in the order in which the blocks are noted
+	w.s.index.Each(func(b *index.Block) {
+		if first == (record.Hash{}) {
+			first = b.Hash
+		}
+	})
+	shard := func(h record.Hash) byte { return h[15] % 64 }
+	key := "new"
+	for shard(w.s.secret.Hash(&o.digest, []byte(key))) == shard(first) {
+		key += "er"
+	}
+	var both sync.WaitGroup
+	w.s.index.Change(first, func(*index.Block) bool {
+		both.Go(func() { w.s.SetQuotas(map[[16]byte]int64{o.tenant: 20 * page}) })
+		for quota, _ := w.s.used(o.tenant); quota == 0; quota, _ = w.s.used(o.tenant) {
+			time.Sleep(time.Millisecond)
+		}
+		assert.NoError(t, o.put(key, 100))
+		return true
+	})
+	both.Wait()
+	for i := range 20 {
+		require.Equal(t, i > 0, o.has(fmt.Sprint(i)), i)
+	}
+	require.True(t, o.has(key))
+	w.accounts()
+}
