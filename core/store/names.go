@@ -13,6 +13,9 @@ import (
 // MaxNamespaces bounds the namespaces that have blocks, or a holder, at a time.
 const MaxNamespaces = 4096
 
+// MaxQuotaNamespaces bounds those of one tenant with a quota.
+const MaxQuotaNamespaces = MaxNamespaces / 8
+
 // NS is the number of a namespace, valid for this Store from Namespace to Leave.
 type NS uint16
 
@@ -59,7 +62,7 @@ type namespace struct {
 func (s *Store) TagKey() tag.Key { return s.names.key }
 
 // Namespace gives a namespace its number, which it keeps until as many calls of Leave. label is what people see of it; the last
-// one counts. ErrNamespaces at the bound.
+// one counts. ErrNamespaces at the bounds.
 func (s *Store) Namespace(digest record.Digest, label string) (NS, error) {
 	ns, err := s.names.hold(digest)
 	if err == nil && label != "" {
@@ -87,8 +90,11 @@ func (n *names) hold(digest record.Digest) (NS, error) {
 	if n.byDigest == nil {
 		n.byDigest = map[record.Digest]NS{}
 	}
-	ns := n.free()
 	tenant := n.tenant(digest.Tenant())
+	if quota, _ := tenant.now(); quota > 0 && tenant.namespaces >= MaxQuotaNamespaces {
+		return 0, fmt.Errorf("%w: %d of one tenant with a quota", ErrNamespaces, MaxQuotaNamespaces)
+	}
+	ns := n.free()
 	tenant.namespaces++
 	n.all[ns] = &namespace{digest: digest, hashes: n.secret.Hashes(&digest), tenant: tenant}
 	n.all[ns].holders.Add(1)

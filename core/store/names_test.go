@@ -191,6 +191,31 @@ func TestNamespacesBound(t *testing.T) {
 	w.space(t, "one more")
 }
 
+// A tenant with a quota cannot take the namespaces of all others. What it has more, from before its quota, stays.
+func TestNamespacesOfAQuota(t *testing.T) {
+	w := memory(t)
+	for i := range MaxQuotaNamespaces + 1 {
+		w.owned(t, 1, fmt.Sprint(i))
+		w.owned(t, 2, fmt.Sprint(i))
+	}
+	one := w.owned(t, 1, "0")
+	w.s.SetQuotas(map[[16]byte]int64{one.tenant: 1 << 20})
+	w.owned(t, 1, "0")
+	more := one.digest
+	more[0]++
+	_, err := w.s.Namespace(more, "")
+	require.ErrorIs(t, err, ErrNamespaces)
+	w.owned(t, 2, "more")
+	for i := range 2 {
+		o := w.owned(t, 1, fmt.Sprint(i))
+		for w.s.names.of(o.ns) != nil {
+			w.s.Leave(o.ns)
+		}
+	}
+	_, err = w.s.Namespace(more, "")
+	require.NoError(t, err)
+}
+
 // The last block of a namespace that is not open may be evicted.
 func TestNamespacesOfEvictedBlocks(t *testing.T) {
 	w := newWorld(t, 1, inMemory{newDisk(1<<16, 6)}, Config{})
