@@ -30,7 +30,8 @@ type age struct {
 }
 
 // ages are a heap, the oldest first. The stamp of a block only rises: the first age that is not older than its block's stamp is that
-// of the oldest block.
+// of the oldest block. One that was pinned when its turn came has the age of a block that was used then: the next puts do not
+// meet it again.
 type ages []age
 
 func (a *ages) push(x age) {
@@ -204,10 +205,10 @@ func (t *tenant) forgetGone(x *index.Index) {
 // claim reserves bytes within a tenant's quota. It evicts the tenant's oldest blocks where that is needed, and returns how many.
 // ErrQuota: it is not enough.
 func (s *Store) claim(t *tenant, bytes int64) (evicted uint64, err error) {
-	var pinned []age
+	var pinned []record.Hash
 	defer func() {
-		for _, a := range pinned {
-			t.note(s.index, a)
+		for _, h := range pinned {
+			t.note(s.index, age{h, s.stampChain(0)})
 		}
 	}()
 	for {
@@ -219,7 +220,9 @@ func (s *Store) claim(t *tenant, bytes int64) (evicted uint64, err error) {
 		case fateEvicted:
 			evicted++
 		case fatePinned:
-			pinned = append(pinned, a)
+			if n := len(pinned); n == 0 || pinned[n-1] != a.hash { // a block with two ages
+				pinned = append(pinned, a.hash)
+			}
 		}
 	}
 }

@@ -48,3 +48,23 @@ func TestFirstQuotaOfATenant(t *testing.T) {
 	require.True(t, o.has(key))
 	w.accounts()
 }
+
+// TestQuotaPassesPinnedOnce: old blocks that are pinned cost the puts that follow nothing more than the first of them.
+func TestQuotaPassesPinnedOnce(t *testing.T) {
+	w := memory(t)
+	o := w.owned(t, 1, "a")
+	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 100 * page})
+	for i := range 100 {
+		require.NoError(t, o.put(fmt.Sprint(i), 100))
+		if i < 50 {
+			o.pin(fmt.Sprint(i), time.Hour)
+		}
+	}
+	require.NoError(t, o.put("first", 100))
+	of := w.s.names.of(o.ns).tenant
+	for i := range 49 {
+		oldest := of.oldest[0]
+		require.NoError(t, o.put(fmt.Sprint("more", i), 100))
+		require.False(t, w.s.index.Has(oldest.hash), "the oldest age is of a block that is evicted")
+	}
+}
