@@ -87,10 +87,7 @@ func (s *Store) reclaim() bool {
 		return false
 	}
 	s.reclaiming = true
-	s.mu.Unlock()
-	v := s.judge()
-	s.mu.Lock()
-	at := s.victim(v)
+	v, at := s.condemn()
 	if at != none && v.hotBytes[at] > 0 && !s.canMove() {
 		at = s.victimWithoutMoves(v)
 	}
@@ -108,10 +105,33 @@ func (s *Store) reclaim() bool {
 	return done
 }
 
-// judge looks at all blocks.
-func (s *Store) judge() *verdict {
+// condemn judges all blocks, and chooses the victim. The caller holds mu, which is released meanwhile.
+func (s *Store) condemn() (v *verdict, victim int) {
+	most := s.mostHot()
+	v = s.judgeUnlocked(most)
+	victim = s.victim(v)
+	if most == math.MaxInt64 && victim != none && v.hotBytes[victim] > s.mostKept() {
+		// The dead bytes lie in segments that cannot be had: some blocks have to go, and not the ones that lie last.
+		v = s.judgeUnlocked(s.live.Load() * hotShare / 8)
+		victim = s.victim(v)
+	}
+	return v, victim
+}
+
+// judgeUnlocked is judge for a caller that holds mu, which is released meanwhile.
+func (s *Store) judgeUnlocked(mostHot int64) *verdict {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return s.judge(mostHot)
+}
+
+// mostKept is how many bytes of a segment are written again at most.
+func (s *Store) mostKept() int64 { return s.medium.SegmentBytes() * keepShare / 4 }
+
+// judge looks at all blocks, of which so many bytes are hot at most.
+func (s *Store) judge(mostHot int64) *verdict {
 	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments)), pinnedBytes: make([]int64, len(s.segments))}
-	v.since = s.cfg.Policy.HotSince(s.index.Each, s.mostHot())
+	v.since = s.cfg.Policy.HotSince(s.index.Each, mostHot)
 	s.index.Each(func(b *index.Block) {
 		if s.isHot(b, v) {
 			v.hotBytes[b.Segment] += b.RecordBytes()
@@ -123,16 +143,14 @@ func (s *Store) judge() *verdict {
 	return v
 }
 
-// mostHot is how many bytes are hot at most.
+// mostHot is how many bytes are hot at most. The caller holds mu.
 func (s *Store) mostHot() int64 {
-	s.mu.Lock()
 	filled := int64(0)
 	for i := range s.segments {
 		if s.segments[i].hasRecords() {
 			filled += s.medium.SegmentBytes()
 		}
 	}
-	s.mu.Unlock()
 	live := s.live.Load()
 	if live <= filled*sparseShare/8 {
 		return math.MaxInt64
@@ -242,7 +260,7 @@ func (s *Store) evictAll(at int, v *verdict) bool {
 // need one.
 func (s *Store) moveHot(at int, v *verdict) bool {
 	g := &s.segments[at]
-	left := s.medium.SegmentBytes() * keepShare / 4
+	left := s.mostKept()
 	for _, h := range g.placed {
 		b, found := s.index.Get(h)
 		if !found || int(b.Segment) != at || !s.isHot(&b, v) {

@@ -175,6 +175,35 @@ func TestEverythingLeased(t *testing.T) {
 	w.fill(50)
 }
 
+// TestOldestOfAFullSegmentGo: where the segments with dead bytes cannot be had, what goes of another one is not what lies last.
+func TestOldestOfAFullSegmentGo(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 8)}, Config{})
+	bySegment := make([][]string, 8)
+	for i := 0; w.free() > 2; i++ {
+		key := fmt.Sprint(i)
+		require.NoError(t, w.put(key, "", payload(key, 1, 3000)))
+		b, _ := w.s.index.Get(w.s.secret.Hash(&w.digest, []byte(key)))
+		bySegment[b.Segment] = append(bySegment[b.Segment], key)
+	}
+	leases := make([]Lease, 3)
+	for segment := range leases {
+		for _, key := range bySegment[segment][1:] {
+			w.delete(key)
+		}
+		require.Equal(t, 1, w.s.Acquire(w.ns, [][]byte{[]byte(bySegment[segment][0])}, leases[segment:segment+1]))
+		defer leases[segment].Release()
+	}
+	w.s.mu.Lock()
+	require.True(t, w.s.reclaim())
+	w.s.mu.Unlock()
+	require.NotZero(t, w.s.Stats().EvictedCold)
+	oldest := bySegment[3]
+	require.Greater(t, len(oldest), 12)
+	for i, key := range oldest {
+		require.Equal(t, i >= int(w.s.Stats().EvictedCold), w.has(key), "%d of %d", i, len(oldest))
+	}
+}
+
 // TestHotSince compares with a sort.
 func TestHotSince(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 0))

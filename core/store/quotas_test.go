@@ -68,3 +68,19 @@ func TestQuotaPassesPinnedOnce(t *testing.T) {
 		require.False(t, w.s.index.Has(oldest.hash), "the oldest age is of a block that is evicted")
 	}
 }
+
+// A put for which a store in memory has no room takes nothing of the quota.
+func TestQuotaOfAFullStore(t *testing.T) {
+	w := newWorld(t, 1, inMemory{newDisk(1<<16, 5)}, Config{})
+	o := w.owned(t, 1, "a")
+	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 1 << 30})
+	var err error
+	for i := 0; err == nil; i++ {
+		if err = o.put(fmt.Sprint(i), 5000); err == nil {
+			o.pin(fmt.Sprint(i), time.Hour)
+		}
+	}
+	require.ErrorIs(t, err, ErrFull)
+	_, used := w.s.used(o.tenant)
+	require.Equal(t, w.s.taken()[o.tenant], used)
+}
