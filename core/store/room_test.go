@@ -133,6 +133,7 @@ func TestOpenIsNotLost(t *testing.T) {
 		}
 	}
 	require.Equal(t, []int{w.s.open}, open)
+	require.NotEqual(t, none, w.s.dueForRoom())
 }
 
 // TestColdestGoesAsAWhole: without room to move blocks to, the segment goes that has the fewest hot bytes.

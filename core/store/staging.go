@@ -4,41 +4,54 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+
+	"github.com/moewire/moewire/core/store/record"
 )
 
 // staging is memory in which a record is put together that is then written to a disk.
 type staging struct{ record []byte }
 
-// Bounds of what is kept to be used again.
+// Bounds of what is kept to be used again, and the smallest of it.
 const (
+	minStagingBytes  = record.PageBytes
 	keptStagingBytes = 16 << 20
 	keptWritings     = 64
 )
 
-// stagings are those that are kept, by the power of two of their size. StagedBytes bounds those that are lent.
+// stagings are those that are kept, by their size. StagedBytes bounds those that are lent.
 type stagings struct {
 	mu    sync.Mutex
-	free  [64][]*staging
+	free  [4 * 64][]*staging
 	bytes int // of all that are free
 }
 
-func (all *stagings) get(bytes int64) *staging {
-	size := bits.Len64(uint64(bytes - 1))
-	if st := all.kept(size); st != nil {
-		return st
-	}
-	return &staging{make([]byte, 1<<size)}
+// stagingSize is the size of the memory for a record, and the number of that size. There are four from one power of two to the next:
+// a record, which is a little longer than its block, takes a quarter more at most.
+func stagingSize(recordBytes int64) (bytes int64, number int) {
+	least := max(recordBytes, minStagingBytes)
+	power := bits.Len64(uint64(least - 1))
+	quarter := power - 3                            // of the power of two below
+	quarters := (least + 1<<quarter - 1) >> quarter // 5 to 8
+	return quarters << quarter, 4*power + int(quarters) - 8
 }
 
-func (all *stagings) kept(size int) *staging {
+func (all *stagings) get(bytes int64) *staging {
+	bytes, number := stagingSize(bytes)
+	if st := all.kept(number); st != nil {
+		return st
+	}
+	return &staging{make([]byte, bytes)}
+}
+
+func (all *stagings) kept(number int) *staging {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	free := all.free[size]
+	free := all.free[number]
 	if len(free) == 0 {
 		return nil
 	}
 	st := free[len(free)-1]
-	all.free[size] = free[:len(free)-1]
+	all.free[number] = free[:len(free)-1]
 	all.bytes -= len(st.record)
 	return st
 }
@@ -50,8 +63,8 @@ func (all *stagings) put(st *staging) {
 		return
 	}
 	all.bytes += len(st.record)
-	size := bits.Len64(uint64(len(st.record) - 1))
-	all.free[size] = append(all.free[size], st)
+	_, number := stagingSize(int64(len(st.record)))
+	all.free[number] = append(all.free[number], st)
 }
 
 // writings are those that are kept.
@@ -83,7 +96,8 @@ func (all *writings) put(w *Writing) {
 
 // stage lends memory in which a block is put together.
 func (s *Store) stage(w *Writing) error {
-	if err := s.mayStage(int64(w.block.PayloadBytes)); err != nil {
+	bytes, _ := stagingSize(w.block.RecordBytes())
+	if err := s.mayStage(bytes); err != nil {
 		return err
 	}
 	w.staged = s.stagings.get(w.block.RecordBytes())
@@ -115,9 +129,10 @@ func (w *Writing) rest() []byte {
 
 // unstage takes the memory back.
 func (s *Store) unstage(w *Writing) {
+	bytes := int64(len(w.staged.record))
 	s.stagings.put(w.staged)
 	w.staged, w.buf = nil, nil
 	s.mu.Lock()
-	s.staged -= int64(w.block.PayloadBytes)
+	s.staged -= bytes
 	s.mu.Unlock()
 }

@@ -55,6 +55,46 @@ func TestKeptMemoryIsBounded(t *testing.T) {
 	require.Equal(t, keptStagingBytes-1<<20, all.bytes)
 }
 
+// TestStagingSizes: memory for a record is as long as that, a quarter longer at most, and found again by its own length.
+func TestStagingSizes(t *testing.T) {
+	last := 0
+	for n := int64(1); n < 1<<40; n += n/17 + 1 {
+		bytes, number := stagingSize(n)
+		require.GreaterOrEqual(t, bytes, n)
+		require.LessOrEqual(t, bytes, max(n+n/4, minStagingBytes))
+		require.GreaterOrEqual(t, number, last)
+		last = number
+		again, same := stagingSize(bytes)
+		require.Equal(t, []int64{bytes, int64(number)}, []int64{again, int64(same)})
+	}
+}
+
+// TestStagedIsMemory: what is being written is counted as the memory that it takes.
+func TestStagedIsMemory(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), newDisk(1<<20, 8), Config{Durability: FlushNone, FlushEvery: time.Hour})
+	lent := 0
+	var all []*Writing
+	for i, n := range []int64{0, 1, 1 << 16, 1<<16 - 200, 1 << 18, w.s.MaxBlockBytes(1)} {
+		writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte{byte(i)}, Bytes: n})
+		require.NoError(t, err)
+		all = append(all, writing)
+		lent += len(writing.staged.record)
+		require.EqualValues(t, lent, w.s.staged)
+	}
+	for _, writing := range all {
+		writing.Abort()
+	}
+	require.Zero(t, w.s.staged)
+}
+
+// The longest block of a segment has room, however long segments are and however little may be written at a time.
+func TestLongestIsStaged(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), newDisk(9<<16, 8), Config{StagedBytes: 1})
+	writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte("key"), Bytes: w.s.MaxBlockBytes(3)})
+	require.NoError(t, err)
+	writing.Abort()
+}
+
 // TestPutsOverUnreadablePages: a put covers whole pages, so that none of them is read.
 func TestPutsOverUnreadablePages(t *testing.T) {
 	d := newDisk(1<<16, 8)

@@ -70,7 +70,8 @@ type Config struct {
 	Durability Durability
 	FlushEvery time.Duration // 0: 20 ms
 	FlushBytes int64         // 0: 64 MiB
-	// StagedBytes bounds what is being written to a medium that is not memory; 0: 64 MiB, at least a segment.
+	// StagedBytes bounds the memory of what is being written to a medium that is not memory; 0: 64 MiB, at least what a segment
+	// needs.
 	StagedBytes int64
 	// Policy says what is evicted; nil: LRU.
 	Policy Policy
@@ -169,7 +170,8 @@ func (c Config) filled() Config {
 	if c.StagedBytes == 0 {
 		c.StagedBytes = 64 << 20
 	}
-	c.StagedBytes = max(c.StagedBytes, c.Medium.SegmentBytes())
+	longest, _ := stagingSize(c.Medium.SegmentBytes())
+	c.StagedBytes = max(c.StagedBytes, longest)
 	if c.Policy == nil {
 		c.Policy = LRU{}
 	}
