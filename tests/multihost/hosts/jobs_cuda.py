@@ -207,7 +207,11 @@ def step(
     for source in _lost(active):
         case.topk[source][:] = -1
     received = _Gaps(case, own, result)
-    received.check()
+    try:
+        received.check()
+    except AssertionError:
+        buffer.dispatch(*given)  # a device that has failed says why at the next call
+        raise
     y = place.put(received.new_outputs())
     out, _, _ = buffer.combine(y, topk, weights, active, timeout_us, result[2])
     place.synchronize()
