@@ -37,7 +37,7 @@ func BootID() (string, error) {
 	return bootID.text, nil
 }
 
-// NetworkNamespace names the network namespace of this process.
+// NetworkNamespace names the network namespace of this process. Another host may have the same name for one of its own.
 func NetworkNamespace() (string, error) {
 	const path = "/proc/self/ns/net"
 	ns, err := os.Readlink(path)

@@ -7,7 +7,7 @@
 //	client: Invite ── name ──▶ server: Approach ── proof ──▶ client: Await ── proof ──▶
 //	server: Await, Send ── descriptors ──▶ client: NewView
 //
-// A proof is of one name and one network namespace, so that none can be passed on to a socket of the same name
+// A proof is of one name, one boot of one host and one network namespace of it, so that none can be passed on to a socket of the same name
 // elsewhere. The server has no socket of its own that strangers could dial.
 //
 // With the arena comes a socket that is connected to the server already. A session over it answers sooner than
@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
@@ -34,7 +35,7 @@ import (
 // ErrElsewhere means that nobody waits under a name here: the client is on another host.
 var ErrElsewhere = errors.New("the client is not on this host")
 
-// ErrWithdrawn means that the server has closed the socket and sent nothing.
+// ErrWithdrawn means that the server has proved itself, closed the socket and sent nothing: it ends, or its time was over.
 var ErrWithdrawn = errors.New("the server has not sent its descriptors")
 
 const numFDs = 2
@@ -49,9 +50,20 @@ func socketName(name [message.NameBytes]byte) string {
 // proofs are what each side says at the socket of a name.
 type proofs struct{ server, client [message.ProofBytes]byte }
 
+// Here names the network namespace of this process, among all of all hosts: its own name is a number that another host
+// may have too.
+func Here() (string, error) {
+	boot, err := sys.BootID()
+	if err != nil {
+		return "", err
+	}
+	namespace, err := sys.NetworkNamespace()
+	return boot + "/" + namespace, err
+}
+
 // proofsOf makes the proofs of those who know a secret and are in the network namespace of this process.
 func proofsOf(secret [32]byte, name [message.NameBytes]byte) (p proofs, err error) {
-	where, err := sys.NetworkNamespace()
+	where, err := Here()
 	p.server = message.ShareProof(secret, message.ProofServer, name, where)
 	p.client = message.ShareProof(secret, message.ProofClient, name, where)
 	return p, err
@@ -115,7 +127,7 @@ func (i *Invitation) knows(conn *sys.FD) bool {
 // take says this side's proof to the server, and takes the descriptors.
 func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
 	if err := sys.Send(conn, i.proofs.client[:]); err != nil {
-		return nil, err
+		return nil, withdrawn(err)
 	}
 	if _, err := sys.WaitReadable([]*sys.FD{conn}, deadline); err != nil {
 		return nil, err
@@ -128,7 +140,17 @@ func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
 	case err == nil && (n != 1 || len(fds) != numFDs):
 		err = fmt.Errorf("%d came, with %d bytes; expected: %d, with 1", len(fds), n, numFDs)
 	}
-	return fds, err
+	return fds, withdrawn(err)
+}
+
+// withdrawn tells what comes of a peer that has closed its end from other errors.
+func withdrawn(err error) error {
+	for _, gone := range []error{syscall.EPIPE, syscall.ECONNRESET, syscall.ENOTCONN} {
+		if errors.Is(err, gone) {
+			return fmt.Errorf("%w: %w", ErrWithdrawn, err)
+		}
+	}
+	return err
 }
 
 // Close closes the socket. Idempotent.

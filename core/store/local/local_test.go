@@ -99,7 +99,7 @@ func hail(t *testing.T, name [16]byte, said []byte, fds ...*sys.FD) {
 }
 
 // Strangers that find the socket's name can have a client take nothing: without the proof, with the proof of another
-// side, name, secret or network namespace, too long or too short, or silent.
+// side, name, secret, network namespace or boot, too long or too short, or silent.
 func TestStrangers(t *testing.T) {
 	secret := [32]byte{7}
 	i, err := Invite(secret)
@@ -108,14 +108,17 @@ func TestStrangers(t *testing.T) {
 	wrong, right := arenaOf(t, 4096, "wrong"), arenaOf(t, 4096, "right")
 	ours, theirs := pairOf(t)
 	defer sys.CloseAll(wrong, right, ours, theirs)
-	where, err := sys.NetworkNamespace()
+	where, err := Here()
 	require.NoError(t, err)
 	other := message.ShareProof([32]byte{8}, message.ProofServer, i.Name, where)
 	renamed := message.ShareProof(secret, message.ProofServer, [16]byte{1}, where)
 	moved := message.ShareProof(secret, message.ProofServer, i.Name, where+" ")
+	namespace, err := sys.NetworkNamespace()
+	require.NoError(t, err)
+	bare := message.ShareProof(secret, message.ProofServer, i.Name, namespace)
 	before := sys.Stats().OpenFDs
 	for _, said := range [][]byte{
-		nil, secret[:], other[:], renamed[:], moved[:], i.proofs.client[:], i.proofs.server[:31], make([]byte, 5000),
+		nil, bare[:], other[:], renamed[:], moved[:], i.proofs.client[:], i.proofs.server[:31], make([]byte, 5000),
 	} {
 		hail(t, i.Name, said)
 	}
@@ -172,6 +175,28 @@ func TestWrongDelivery(t *testing.T) {
 	require.Equal(t, before, sys.Stats().OpenFDs)
 }
 
+// TestServerGoes: a server that ends in the middle, before or after the client's proof has come, has withdrawn.
+func TestServerGoes(t *testing.T) {
+	i, err := Invite([32]byte{7})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, i.Close()) }()
+	d, err := Approach(i.Name, [32]byte{7})
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	_, _, err = i.Await(time.Now().Add(patience))
+	require.ErrorIs(t, err, ErrWithdrawn, "after its proof")
+
+	d, err = Approach(i.Name, [32]byte{7})
+	require.NoError(t, err)
+	conn, err := sys.Accept(i.listener)
+	require.NoError(t, err)
+	defer sys.CloseAll(conn)
+	require.True(t, i.knows(conn))
+	time.AfterFunc(50*time.Millisecond, func() { _ = d.Close() })
+	_, err = i.take(conn, time.Now().Add(patience))
+	require.ErrorIs(t, err, ErrWithdrawn, "without reading the client's")
+}
+
 // Who has the name and is not the client gets nothing: it cannot make the client's proof of what it has heard.
 func TestImpostors(t *testing.T) {
 	secret, name := [32]byte{7}, [16]byte{9}
@@ -179,8 +204,12 @@ func TestImpostors(t *testing.T) {
 	require.NoError(t, err)
 	other, err := proofsOf([32]byte{8}, name)
 	require.NoError(t, err)
+	namespace, err := sys.NetworkNamespace()
+	require.NoError(t, err)
+	relayed := message.ShareProof(secret, message.ProofClient, name, "00000000-0000-4000-8000-000000000000/"+namespace)
+	bare := message.ShareProof(secret, message.ProofClient, name, namespace)
 	for what, said := range map[string][]byte{
-		"what it has heard": p.server[:], "another secret's": other.client[:], "too short": p.client[:31],
+		"another host's": relayed[:], "any host's": bare[:], "what it has heard": p.server[:], "another secret's": other.client[:], "too short": p.client[:31],
 		"too long": append(p.client[:len(p.client):len(p.client)], 0), "zeros": make([]byte, 32),
 	} {
 		listener, err := sys.ListenAbstract(socketName(name), 1)

@@ -30,8 +30,8 @@ const (
 // ProofBytes is the length of a proof.
 const ProofBytes = sha256.Size
 
-// ShareProof is what one side says at the socket of a name, to be known as that of the session. where names the network
-// namespace of the socket.
+// ShareProof is what one side says at the socket of a name, to be known as that of the session. where names the boot of
+// the host, and the network namespace, of the socket.
 func ShareProof(secret [32]byte, side byte, name [NameBytes]byte, where string) [ProofBytes]byte {
 	mac := hmac.New(sha256.New, secret[:])
 	mac.Write([]byte{side})

@@ -144,7 +144,7 @@ func makeVectors() vectors {
 }
 
 // shareWhere is a name that the kernel gives a network namespace.
-const shareWhere = "net:[4026531840]"
+const shareWhere = "8f14e45f-ceea-467f-9575-6e3b1d0c2a77/net:[4026531840]"
 
 func makeShare() shareVector {
 	s := Shared{ArenaBytes: 0x123456789a, HoldUs: 30_000_000}

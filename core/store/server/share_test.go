@@ -273,7 +273,7 @@ func TestHoarder(t *testing.T) {
 	accept := impostor(t, name)
 	status, _ := r.share(name)
 	require.Equal(t, message.OK, status)
-	where, err := sys.NetworkNamespace()
+	where, err := local.Here()
 	require.NoError(t, err)
 	proof := message.ShareProof(r.session.Export(message.ShareSecret), message.ProofClient, name, where)
 	conn := accept()
