@@ -69,7 +69,7 @@ var mutations = [][4]string{
 	{"a block that never fits evicts", "quota.go", "case bytes > t.quota || len(t.oldest) == 0:", "case len(t.oldest) == 0:"},
 	{"blocks that are gone stay noted", "quota.go", "2*t.blocks.Load()+spareAges {", "1<<40 {"},
 	{"heads go before tails", "stamps.go", "return b.Stamp - 1", "return s.stampChain(0)"},
-	{"a first quota holds before it is known what is old", "quota.go", "quota = math.MaxInt64", "quota += 0"},
+	{"a first quota holds before it is known what is old", "quota.go", "quota = math.MaxInt64", "quota = min(quota, math.MaxInt64)"},
 	{"an open segment is forgotten", "place.go", "case s.open == none && s.dueForRoom() != none:", "case s.dueForRoom() != none:"},
 	{"blocks are evicted beside dead bytes", "evict.go", "if live <= filled*sparseShare/8 {", "if false {"},
 }
