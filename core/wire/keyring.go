@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,8 +38,8 @@ type Source func() ([]byte, error)
 //
 // The text has one key per line, the current one first: an id (a decimal
 // number below 2^32), blanks, and 64 hexadecimal digits; then the words of its
-// terms, where the ring has a use for them. Empty lines and what
-// follows a # are skipped. Safe for concurrent use. It never shows a key.
+// terms, where the ring has a use for them. Empty lines are skipped, and
+// comments: a # at the start of a word, and what follows. Safe for concurrent use. It never shows a key.
 type Keyring struct {
 	source Source
 	terms  Terms
@@ -213,8 +214,7 @@ func parseKeys(text []byte, terms Terms) (*keys, error) {
 	}
 	k := &keys{secrets: map[uint32]*[KeyBytes]byte{}, grants: map[uint32]grant{}}
 	for number, line := range bytes.Split(text, []byte("\n")) {
-		line, _, _ = bytes.Cut(line, []byte("#"))
-		fields := bytes.Fields(line)
+		fields := fieldsOf(line)
 		if len(fields) == 0 {
 			continue
 		}
@@ -229,8 +229,22 @@ func parseKeys(text []byte, terms Terms) (*keys, error) {
 	return k, nil
 }
 
+// fieldsOf are the words before a comment, which begins where a word does.
+func fieldsOf(line []byte) [][]byte {
+	fields := bytes.Fields(line)
+	for i, f := range fields {
+		if f[0] == '#' {
+			return fields[:i]
+		}
+	}
+	return fields
+}
+
 // add takes the fields of one line. Its errors do not quote them.
 func (k *keys) add(fields [][]byte, terms Terms) error {
+	if slices.ContainsFunc(fields, func(f []byte) bool { return bytes.Contains(f, []byte("#")) }) { // dropped as a comment, it would widen what the key may do
+		return errors.New("has a # within a word: a comment begins behind a blank")
+	}
 	if len(fields) < 2 || len(fields) > 2 && terms == nil {
 		return fmt.Errorf("has %d fields, not an id and a key", len(fields))
 	}

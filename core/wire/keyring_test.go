@@ -26,20 +26,22 @@ func TestKeyringText(t *testing.T) {
 
 // badKeyTexts are no keyrings. None of the errors may show what is in them.
 var badKeyTexts = map[string]string{
-	"there is no key":       "# nothing\n\n",
-	"64":                    "1 " + otherKey[:62],
-	"66 characters":         "1 " + otherKey + "ab",
-	"no hexadecimal":        "1 zz" + otherKey[2:],
-	"all bytes":             "1 " + strings.Repeat("00", 32),
-	"all bytes of":          "1 " + strings.Repeat("A5", 32),
-	"number below":          "4294967296 " + otherKey,
-	"not a number":          "-1 " + otherKey,
-	"1 fields":              otherKey,
-	"3 fields":              "1 " + otherKey + " " + otherKey2,
-	"line 2: id 1":          "1 " + otherKey + "\n1 " + otherKey2,
-	"more than 256 keys":    manyKeys(257),
-	"more than 65536 bytes": strings.Repeat("#\n", 40_000),
-	"line 3":                "1 " + otherKey + "\n\nx " + otherKey2,
+	"there is no key":        "# nothing\n\n",
+	"64":                     "1 " + otherKey[:62],
+	"66 characters":          "1 " + otherKey + "ab",
+	"no hexadecimal":         "1 zz" + otherKey[2:],
+	"all bytes":              "1 " + strings.Repeat("00", 32),
+	"all bytes of":           "1 " + strings.Repeat("A5", 32),
+	"number below":           "4294967296 " + otherKey,
+	"not a number":           "-1 " + otherKey,
+	"1 fields":               otherKey,
+	"3 fields":               "1 " + otherKey + " " + otherKey2,
+	"line 2: id 1":           "1 " + otherKey + "\n1 " + otherKey2,
+	"more than 256 keys":     manyKeys(257),
+	"more than 65536 bytes":  strings.Repeat("#\n", 40_000),
+	"line 1: has a # within": "1 " + otherKey + "#remark",
+	"line 2: has a #":        "# salt#\n1#2 " + otherKey,
+	"line 3":                 "1 " + otherKey + "\n\nx " + otherKey2,
 }
 
 func manyKeys(n int) string {

@@ -36,7 +36,7 @@ func TestTerms(t *testing.T) {
 		{"2 " + otherKey2 + "\n1 " + otherKey + " read x", [2]any{"READ+X", ""}, [2]uint64{1, 1}, true, true},
 		{"1 " + otherKey + " read y\n2 " + otherKey2, [2]any{"READ+Y", ""}, [2]uint64{3, 1}, true, true},
 		{"1 " + otherKey2 + " read y", [2]any{"READ+Y", nil}, [2]uint64{4, 0}, true, false},
-		{"1 " + otherKey2 + " read y\n2 " + otherKey2, [2]any{"READ+Y", ""}, [2]uint64{4, 5}, true, true},
+		{"1 " + otherKey2 + " read y #x#\n#2 a#b\n2 " + otherKey2, [2]any{"READ+Y", ""}, [2]uint64{4, 5}, true, true},
 	} {
 		if reading > 0 {
 			now = c.text
@@ -53,7 +53,7 @@ func TestTerms(t *testing.T) {
 	num := 0
 	r.EachTerms(func(any) { num++ })
 	require.Equal(t, 2, num)
-	for _, bad := range []string{"1 " + otherKey + " bad", "1 bad " + otherKey} {
+	for _, bad := range []string{"1 " + otherKey + " bad", "1 bad " + otherKey, "1 " + otherKey + " salt=team#1 read"} {
 		now = bad
 		require.ErrorContains(t, r.Reload(), "line 1")
 	}
