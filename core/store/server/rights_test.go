@@ -197,6 +197,37 @@ func TestSinglesHaveRights(t *testing.T) {
 	require.EqualValues(t, 6, s.Counters().Denied.Load())
 }
 
+// TestSingleOfAnotherKey: a request whose key id is another key's, before its payload is there, has not the rights of that one.
+func TestSingleOfAnotherKey(t *testing.T) {
+	file, keys := withKeys(t, "1", "3 salt=a")
+	looked := make(chan struct{}, 100)
+	s, _ := serve(t, keys, func(c *server.Config) {
+		c.Now = func() time.Time { looked <- struct{}{}; return time.Now() }
+	})
+	a := dialSingle(t, s)
+	a.use(3, secretOf(3))
+	_, said := a.do(message.Open, nil, nil)
+	a.life = said[:16]
+	for len(looked) > 0 {
+		<-looked
+	}
+	n := salted("b")
+	digest := n.Digest()
+	frame := a.frame(message.Put, append(digest[:], 'k'), []byte("block"))
+	_, err := a.nc.Write(frame[:len(frame)-1])
+	require.NoError(t, err)
+	<-looked // its key was found good before
+	file.write("1", "3")
+	text := strings.Replace(*file.text.Load(), secretOf(3), secretOf(6), 1)
+	file.text.Store(&text)
+	require.NoError(t, s.Reload())
+	_, err = a.nc.Write(frame[len(frame)-1:])
+	require.NoError(t, err)
+	a.use(3, secretOf(6))
+	status, _ := a.hear(message.Put)
+	require.Equal(t, message.Denied, status)
+}
+
 // TestRightsAreTakenAway: sessions whose key is gone, is another one, or has other rights end; the others go on.
 func TestRightsAreTakenAway(t *testing.T) {
 	file, keys := withKeys(t, "1", "2", "3 salt=a", "4 read", "5")

@@ -23,8 +23,10 @@ type single struct {
 	nc     net.Conn
 	waits  bool // for a request; guarded by the server's mu
 	frame  [wire.MaxSingleFrameBytes]byte
-	in     []byte
-	out    []byte
+	// reading is that of the key file before the request was found genuine: its key may be another one afterwards.
+	reading uint64
+	in      []byte
+	out     []byte
 
 	space  space // of the request before
 	key    [1][]byte
@@ -93,11 +95,11 @@ func (c *single) do(head *wire.SingleHead) (message.Status, []byte) {
 	return message.Unknown, nil
 }
 
-// may looks at the rights of the request's key.
+// may looks at the rights of the request's key, if it is still the one that the request was signed with.
 func (c *single) may(head *wire.SingleHead) bool {
 	digest := [32]byte(head.Extra)
-	r, _, found := c.server.rightsOf(head.KeyID)
-	return found && c.server.permit(head.KeyID, &r, head.Code, &digest) == ""
+	r, since, found := c.server.rightsOf(head.KeyID)
+	return found && since <= c.reading && c.server.permit(head.KeyID, &r, head.Code, &digest) == ""
 }
 
 func found(n int) message.Status {

@@ -109,6 +109,7 @@ func (c *single) wait(waits bool) bool {
 // head reads a frame, of which some bytes are there, and checks it.
 func (c *single) head(first []byte, until time.Time) (wire.SingleHead, error) {
 	have := copy(c.frame[:], first)
+	c.reading = c.server.cfg.Keys.Reading()
 	if have < wire.LengthBytes {
 		if err := c.read(c.frame[have:wire.LengthBytes], until); err != nil {
 			return wire.SingleHead{}, err
