@@ -29,7 +29,7 @@ var mutations = [][4]string{
 	{"a get keeps what it has sent", "get.go", "\t\tj.letGo()\n\t\tif err", "\t\tif err"},
 	{"the order of a chain is lost", "get.go", "if j.turns > 1 {", "if false {"},
 	{"a lost client counts twice", "conn.go", " || c.noted.Swap(true)", ""},
-	{"a crowded connection counts twice", "server.go", "if there {", "if true {"},
+	{"a crowded connection counts twice", "server.go", "if there && !unwanted {", "if !unwanted {"},
 	{"no deadline", "ops.go", "if c.late(j) {", "if false {"},
 	{"a server that is closed waits for the disk", "flush.go", "case <-c.server.cut:", "case <-make(chan int):"},
 	{"leases are not given back", "job.go", "j.leases[i].Release()", "_ = i"},

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -222,6 +223,7 @@ func (s *Server) welcome(nc net.Conn) {
 		s.serveSingles(nc, first, deadline)
 		return
 	}
+	unwanted := near(nc) && errors.Is(err, io.EOF) // before its first byte: its client has no use for it
 	reading := s.cfg.Keys.Reading()
 	session, err := stream.HandshakeAfter(first, nc, wire.RoleServer, s.wire, deadline)
 	s.mu.Lock()
@@ -233,7 +235,7 @@ func (s *Server) welcome(nc net.Conn) {
 	}
 	if c == nil {
 		s.mu.Unlock()
-		if there { // else it has made room for another one, and was counted
+		if there && !unwanted { // else it has made room for another one, and was counted
 			s.reject(nc, err, full)
 		}
 		return

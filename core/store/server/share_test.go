@@ -245,8 +245,10 @@ func TestImpostorGetsNoArena(t *testing.T) {
 }
 
 // A client that has lost what it got may ask again, not one that leaves it in the kernel.
+// It was not refused: it has ended the connection that came with the arena, and said nothing over it.
 func TestSharedAgain(t *testing.T) {
-	_, r := sharing(t)
+	srv, r := sharing(t)
+	before := sys.Stats().OpenFDs
 	for range 3 {
 		i := r.invite()
 		require.Eventually(t, func() bool { // the server sees after the client that it has all
@@ -256,7 +258,12 @@ func TestSharedAgain(t *testing.T) {
 		fd, socket, err := i.Await(time.Now().Add(20 * time.Second))
 		require.NoError(t, err)
 		sys.CloseAll(fd, socket)
+		require.NoError(t, i.Close())
 	}
+	require.Eventually(t, func() bool {
+		return srv.Counters().Accepted.Load() == 4 && sys.Stats().OpenFDs == before
+	}, 20*time.Second, time.Millisecond)
+	require.Zero(t, srv.Counters().Unauthenticated.Load())
 }
 
 // A client that proves itself and leaves the descriptors in the kernel gets no others, in all the time of its connection.
