@@ -131,7 +131,7 @@ def test_the_file_has_one_line_more(tmp_path: Path) -> None:
 
 
 def test_a_quota(served: Served) -> None:
-    """A salt has its bytes whatever the model, loses the end of its own oldest chain, and nothing else."""
+    """A salt has its bytes whatever the model, and loses the end of its own oldest chain alone."""
     key = add(served, "tenant", "--salt", "a", "--quota", "64KiB")
     with served.client("m") as other, client(served, key, "a") as mine:
         assert other.put("theirs", b"x")
