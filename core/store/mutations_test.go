@@ -65,7 +65,7 @@ var mutations = [][4]string{
 	{"a quota evicts what is pinned", "quota.go", "s.pins.holds(a.hash) {", "false {"},
 	{"a block of before the quota is not evicted", "quota.go", "\tif len(begun) > 0 {\n", "\tif false {\n"},
 	{"a block of a quota comes back", "quota.go", "if s.delete(a.hash, func(*index.Block) bool {", "if s.drop(a.hash, func(*index.Block) bool {"},
-	{"a lower quota waits for a put", "quota.go", "\t\t_, _ = s.claim(t, 0)", "\t\t_ = t"},
+	{"a lower quota waits for a put", "quota.go", "\t\t_, _ = s.claimUntil(stop, t, 0)", "\t\t_ = t"},
 	{"a block that never fits evicts", "quota.go", "case bytes > t.quota || len(t.oldest) == 0:", "case len(t.oldest) == 0:"},
 	{"blocks that are gone stay noted", "quota.go", "2*t.blocks.Load()+spareAges {", "1<<40 {"},
 	{"heads go before tails", "stamps.go", "return b.Stamp - 1", "return s.stampChain(0)"},

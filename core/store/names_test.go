@@ -199,7 +199,7 @@ func TestNamespacesOfAQuota(t *testing.T) {
 		w.owned(t, 2, fmt.Sprint(i))
 	}
 	one := w.owned(t, 1, "0")
-	w.s.SetQuotas(map[[16]byte]int64{one.tenant: 1 << 20})
+	w.setQuotas(map[[16]byte]int64{one.tenant: 1 << 20})
 	w.owned(t, 1, "0")
 	more := one.digest
 	more[0]++

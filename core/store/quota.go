@@ -74,7 +74,7 @@ func (a *ages) sink(at int, x age) {
 const spareAges = 1024
 
 // SetQuotas bounds what the namespaces of each tenant take together: records with headers and keys, of blocks and of what is
-// being written. Tenants that are not named have no bound. Those that have more lose their oldest blocks now. A put that would
+// being written. Tenants that are not named have no bound. Those that have more lose blocks by EvictOverQuotas. A put that would
 // be over the quota evicts blocks of that tenant alone, the oldest first; where they are pinned, or not enough, it is refused.
 // One call at a time.
 func (s *Store) SetQuotas(quotas map[[16]byte]int64) {
@@ -89,8 +89,13 @@ func (s *Store) SetQuotas(quotas map[[16]byte]int64) {
 	for t := range begun {
 		t.setQuota(quotas[t.id])
 	}
+}
+
+// EvictOverQuotas evicts the oldest blocks of tenants that have more than their quota, but for those that are pinned. It asks the
+// disk for each block, and ends early once stop is closed.
+func (s *Store) EvictOverQuotas(stop <-chan struct{}) {
 	for _, t := range s.names.bounded() {
-		_, _ = s.claim(t, 0) // what is pinned stays
+		_, _ = s.claimUntil(stop, t, 0)
 	}
 }
 
@@ -205,6 +210,11 @@ func (t *tenant) forgetGone(x *index.Index) {
 // claim reserves bytes within a tenant's quota. It evicts the tenant's oldest blocks where that is needed, and returns how many.
 // ErrQuota: it is not enough.
 func (s *Store) claim(t *tenant, bytes int64) (evicted uint64, err error) {
+	return s.claimUntil(nil, t, bytes)
+}
+
+// claimUntil is claim; ErrClosed: stop was closed.
+func (s *Store) claimUntil(stop <-chan struct{}, t *tenant, bytes int64) (evicted uint64, err error) {
 	var pinned []record.Hash
 	defer func() {
 		for _, h := range pinned {
@@ -212,6 +222,11 @@ func (s *Store) claim(t *tenant, bytes int64) (evicted uint64, err error) {
 		}
 	}()
 	for {
+		select {
+		case <-stop:
+			return evicted, ErrClosed
+		default:
+		}
 		a, done, err := t.take(bytes)
 		if done || err != nil {
 			return evicted, err

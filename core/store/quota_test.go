@@ -91,7 +91,7 @@ func TestQuotaModel(t *testing.T) {
 		other := w.owned(t, 2, "a")
 		require.NoError(t, other.put("theirs", 5000))
 		quota := int64(20 * page)
-		w.s.SetQuotas(map[[16]byte]int64{both[0].tenant: quota})
+		w.setQuotas(map[[16]byte]int64{both[0].tenant: quota})
 		var list []block // oldest first
 		used := func() (n int64) {
 			for _, b := range list {
@@ -147,7 +147,7 @@ func TestQuotaModel(t *testing.T) {
 				list[at].pinned = false
 			case op == 8 && rng.IntN(10) == 0:
 				quota = int64(5+rng.IntN(30)) * page
-				w.s.SetQuotas(map[[16]byte]int64{both[0].tenant: quota})
+				w.setQuotas(map[[16]byte]int64{both[0].tenant: quota})
 				room(0)
 			}
 			for _, b := range list {
@@ -176,7 +176,7 @@ func TestQuotaHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1, m(), Config{Durability: FlushNone})
 			quotas := map[[16]byte]int64{{1}: 60 * page, {2}: 90 * page}
-			w.s.SetQuotas(quotas)
+			w.setQuotas(quotas)
 			quiet := w.owned(t, 3, "quiet")
 			for i := range 20 {
 				require.NoError(t, quiet.put(fmt.Sprint(i), 100))
@@ -250,7 +250,7 @@ func quotaWorker(t *testing.T, w *world, tenant byte, seed uint64) {
 func TestQuotaCostsNobodyElse(t *testing.T) {
 	w := newWorld(t, 1, inMemory{newDisk(1<<18, 40)}, Config{})
 	quiet, busy := w.owned(t, 2, "quiet"), w.owned(t, 1, "busy")
-	w.s.SetQuotas(map[[16]byte]int64{busy.tenant: 600 * page})
+	w.setQuotas(map[[16]byte]int64{busy.tenant: 600 * page})
 	for i := range 600 {
 		require.NoError(t, quiet.put(fmt.Sprint(i), 100))
 	}
@@ -269,7 +269,7 @@ func TestQuotaCostsNobodyElse(t *testing.T) {
 func TestQuotaOfPutsThatFail(t *testing.T) {
 	w := newWorld(t, 1, newDisk(1<<17, 8), Config{StagedBytes: 1})
 	o := w.owned(t, 1, "a")
-	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 200 * page})
+	w.setQuotas(map[[16]byte]int64{o.tenant: 200 * page})
 	allocate := func(key string, bytes int64) (*Writing, error) {
 		return w.s.Allocate(Allocation{NS: o.ns, Key: []byte(key), Bytes: bytes})
 	}
@@ -281,7 +281,7 @@ func TestQuotaOfPutsThatFail(t *testing.T) {
 	_, err = allocate("other", 100_000)
 	require.ErrorIs(t, err, ErrWouldBlock)
 	require.Equal(t, taken, used())
-	w.s.SetQuotas(map[[16]byte]int64{o.tenant: taken + 12*page})
+	w.setQuotas(map[[16]byte]int64{o.tenant: taken + 12*page})
 	for i := range 12 {
 		require.NoError(t, o.put(fmt.Sprint(i), 100))
 	}
@@ -289,7 +289,7 @@ func TestQuotaOfPutsThatFail(t *testing.T) {
 	require.ErrorIs(t, err, ErrWouldBlock)
 	require.Equal(t, taken+12*page, used(), "evicted for what is tried again")
 	large.Abort()
-	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 12 * page})
+	w.setQuotas(map[[16]byte]int64{o.tenant: 12 * page})
 	_, err = allocate("too much", 13*page)
 	require.ErrorIs(t, err, ErrQuota)
 	require.Zero(t, w.s.staged)
@@ -312,7 +312,7 @@ func TestQuotaOfPutsThatFail(t *testing.T) {
 func TestQuotaAfterAStart(t *testing.T) {
 	d := newDisk(1<<18, 32)
 	w := newWorld(t, 1, d, Config{Durability: FlushNone})
-	w.s.SetQuotas(map[[16]byte]int64{{1}: 30 * page})
+	w.setQuotas(map[[16]byte]int64{{1}: 30 * page})
 	mine, theirs := w.owned(t, 1, "a"), w.owned(t, 2, "a")
 	for i := range 200 {
 		require.NoError(t, mine.put(fmt.Sprint(i), 3*page-1000))
@@ -326,7 +326,7 @@ func TestQuotaAfterAStart(t *testing.T) {
 		require.Equal(t, i >= 190, mine.has(fmt.Sprint(i)), i)
 		require.Equal(t, i%4 == 0, theirs.has(fmt.Sprint(i)), i)
 	}
-	again.s.SetQuotas(map[[16]byte]int64{{1}: 10 * page})
+	again.setQuotas(map[[16]byte]int64{{1}: 10 * page})
 	require.EqualValues(t, 9*page, again.s.taken()[mine.tenant])
 	require.NoError(t, mine.put("one more", 3*page-1000))
 	for i, want := range map[string]bool{"196": false, "197": false, "198": true, "199": true, "one more": true} {
@@ -334,7 +334,7 @@ func TestQuotaAfterAStart(t *testing.T) {
 	}
 	require.ErrorIs(t, mine.put("large", 11*page), ErrQuota)
 	require.EqualValues(t, 9*page, again.s.taken()[mine.tenant], "nothing was evicted for what never fits")
-	again.s.SetQuotas(nil)
+	again.setQuotas(nil)
 	require.NoError(t, mine.put("large", 11*page))
 	require.EqualValues(t, 50*page, again.s.taken()[theirs.tenant])
 	again.accounts()
@@ -344,7 +344,7 @@ func TestQuotaAfterAStart(t *testing.T) {
 func TestQuotaStats(t *testing.T) {
 	w := memory(t)
 	a, b := w.owned(t, 1, "a"), w.owned(t, 1, "b")
-	w.s.SetQuotas(map[[16]byte]int64{a.tenant: 4 * page})
+	w.setQuotas(map[[16]byte]int64{a.tenant: 4 * page})
 	require.NoError(t, a.put("1", 100))
 	require.NoError(t, b.put("1", page))
 	require.NoError(t, b.put("2", page))

@@ -34,7 +34,7 @@ func TestFirstQuotaOfATenant(t *testing.T) {
 	}
 	var both sync.WaitGroup
 	w.s.index.Change(first, func(*index.Block) bool {
-		both.Go(func() { w.s.SetQuotas(map[[16]byte]int64{o.tenant: 20 * page}) })
+		both.Go(func() { w.setQuotas(map[[16]byte]int64{o.tenant: 20 * page}) })
 		for quota, _ := w.s.used(o.tenant); quota == 0; quota, _ = w.s.used(o.tenant) {
 			time.Sleep(time.Millisecond)
 		}
@@ -53,7 +53,7 @@ func TestFirstQuotaOfATenant(t *testing.T) {
 func TestQuotaPassesPinnedOnce(t *testing.T) {
 	w := memory(t)
 	o := w.owned(t, 1, "a")
-	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 100 * page})
+	w.setQuotas(map[[16]byte]int64{o.tenant: 100 * page})
 	for i := range 100 {
 		require.NoError(t, o.put(fmt.Sprint(i), 100))
 		if i < 50 {
@@ -73,7 +73,7 @@ func TestQuotaPassesPinnedOnce(t *testing.T) {
 func TestQuotaOfAFullStore(t *testing.T) {
 	w := newWorld(t, 1, inMemory{newDisk(1<<16, 5)}, Config{})
 	o := w.owned(t, 1, "a")
-	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 1 << 30})
+	w.setQuotas(map[[16]byte]int64{o.tenant: 1 << 30})
 	var err error
 	for i := 0; err == nil; i++ {
 		if err = o.put(fmt.Sprint(i), 5000); err == nil {
@@ -83,4 +83,30 @@ func TestQuotaOfAFullStore(t *testing.T) {
 	require.ErrorIs(t, err, ErrFull)
 	_, used := w.s.used(o.tenant)
 	require.Equal(t, w.s.taken()[o.tenant], used)
+}
+
+// TestEvictionsForQuotasStop: evictions for quotas end before the next block once they are told to, and go on when they are asked for
+// again.
+func TestEvictionsForQuotasStop(t *testing.T) {
+	w := newWorld(t, 1, inMemory{newDisk(1<<16, 5)}, Config{})
+	o := w.owned(t, 1, "a")
+	for i := range 4 {
+		require.NoError(t, o.put(fmt.Sprint(i), 100))
+	}
+	_, all := w.s.used(o.tenant)
+	w.s.SetQuotas(map[[16]byte]int64{o.tenant: 1})
+	stop := make(chan struct{})
+	close(stop)
+	w.s.EvictOverQuotas(stop)
+	_, used := w.s.used(o.tenant)
+	require.Equal(t, all, used)
+	w.s.EvictOverQuotas(nil)
+	_, used = w.s.used(o.tenant)
+	require.Zero(t, used)
+}
+
+// setQuotas sets quotas and evicts what is over them, as a server does one behind the other.
+func (w *world) setQuotas(quotas map[[16]byte]int64) {
+	w.s.SetQuotas(quotas)
+	w.s.EvictOverQuotas(nil)
 }

@@ -95,7 +95,7 @@ func TestTailsGoFirstOfPuts(t *testing.T) {
 // TestQuotaTakesTails: what a quota leaves of a chain is its beginning.
 func TestQuotaTakesTails(t *testing.T) {
 	w := memory(t)
-	w.s.SetQuotas(map[[16]byte]int64{w.digest.Tenant(): 55 * page})
+	w.setQuotas(map[[16]byte]int64{w.digest.Tenant(): 55 * page})
 	for chain := range 20 {
 		w.putChain(fmt.Sprint("chain", chain), 10)
 	}

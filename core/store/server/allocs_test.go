@@ -25,6 +25,7 @@ type steady struct {
 func (s *steady) Namespace([32]byte, string) (store.NS, error)      { return 0, nil }
 func (s *steady) Leave(store.NS)                                    {}
 func (s *steady) SetQuotas(map[[16]byte]int64)                      {}
+func (s *steady) EvictOverQuotas(<-chan struct{})                   {}
 func (s *steady) MaxBlockBytes(int) int64                           { return int64(len(s.block)) }
 func (s *steady) Allocate(store.Allocation) (server.Writing, error) { return s, nil }
 func (s *steady) TagKey() tag.Key                                   { return tag.Key{} }

@@ -17,6 +17,8 @@ type Store interface {
 	Leave(ns store.NS)
 	// SetQuotas bounds what the namespaces of each tenant take together; of one that is not named there is no bound.
 	SetQuotas(quotas map[[16]byte]int64)
+	// EvictOverQuotas evicts what tenants have more than that, until stop is closed.
+	EvictOverQuotas(stop <-chan struct{})
 	MaxBlockBytes(keyBytes int) int64
 	Exists(ns store.NS, keys [][]byte, found []bool) (consecutive int)
 	Allocate(a store.Allocation) (Writing, error)

@@ -36,7 +36,8 @@ func (s *Server) rightsOf(key uint32) (r rights.Rights, since uint64, found bool
 }
 
 // Reload reads the keys again. Sessions whose key is gone, or may do something else now, end within a second: their clients come
-// again. Quotas are what the keys say now; a salt that has more loses its oldest blocks. On an error all stays as it was.
+// again. Quotas are what the keys say now; a salt that has more loses its oldest blocks, behind this call: that asks the disk for
+// each of them. On an error all stays as it was.
 func (s *Server) Reload() error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -44,7 +45,23 @@ func (s *Server) Reload() error {
 		return err
 	}
 	s.cfg.Store.SetQuotas(rights.Quotas(s.cfg.Keys))
+	select {
+	case s.requoted <- struct{}{}:
+	default: // what is under way, or comes, sees the new ones
+	}
 	return nil
+}
+
+// evictOverQuotas does so each time that quotas were set. It ends with the server, after the block that it is at.
+func (s *Server) evictOverQuotas() {
+	for {
+		select {
+		case <-s.closed:
+			return
+		case <-s.requoted:
+			s.cfg.Store.EvictOverQuotas(s.closed)
+		}
+	}
 }
 
 // grant takes the rights of the key that a session was begun with. reading is that of the key file before the handshake.

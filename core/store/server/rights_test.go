@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/store/server/servertest"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -278,6 +280,41 @@ func TestQuotasOfKeys(t *testing.T) {
 	require.NoError(t, s.Reload())
 	require.Zero(t, engine.QuotaOf(message.TenantOf("a")))
 	require.EqualValues(t, 1, engine.QuotaOf(message.TenantOf("b")))
+}
+
+// TestReloadDoesNotWaitForEvictions: a disk that does not answer holds the evictions for quotas, and neither a reading of the
+// keys nor the end of the server. A reading meanwhile has evictions of its own.
+func TestReloadDoesNotWaitForEvictions(t *testing.T) {
+	file, keys := withKeys(t, "1", "2 salt=a quota=3KiB")
+	begun, held := make(chan struct{}, 10), make(chan struct{})
+	s, engine := serve(t, keys, func(c *server.Config) {
+		c.End = 50 * time.Millisecond
+		c.Store.(*servertest.Engine).Evict = func(stop <-chan struct{}) {
+			select {
+			case <-stop:
+			default:
+				begun <- struct{}{}
+				<-held
+			}
+		}
+	})
+	<-begun // those of the start
+	for _, quota := range []string{"2", "1"} {
+		file.write("1", "2 salt=a quota="+quota)
+		require.NoError(t, s.Reload())
+	}
+	require.EqualValues(t, 1, engine.QuotaOf(message.TenantOf("a")))
+	held <- struct{}{}
+	<-begun // once for both
+	ended := time.Now()
+	s.Close()
+	require.Less(t, time.Since(ended), 10*time.Second)
+	require.NoError(t, s.Reload(), "it evicts nothing any more")
+	err := s.CloseStore(func() error { return nil }, time.Millisecond)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "the store is in use")
+	close(held)
+	require.NoError(t, s.CloseStore(func() error { return nil }, 20*time.Second))
+	require.Empty(t, begun)
 }
 
 // A put over the quota is refused with the numbers, of sessions and of single requests, whichever key it has, and stores nothing.

@@ -106,7 +106,8 @@ type Server struct {
 	unfinished atomic.Int64
 	over       chan struct{} // closed when nothing of the server runs any more
 
-	reloading sync.Mutex // one Reload at a time
+	reloading sync.Mutex    // one Reload at a time
+	requoted  chan struct{} // quotas were set since blocks were evicted for them
 
 	refused, crowded, starved, lost, unshared rare // events to be logged
 
@@ -128,6 +129,7 @@ func Listen(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, started: time.Now(), conns: map[*conn]struct{}{}, singles: map[*single]struct{}{},
 		closed: make(chan struct{}), cut: make(chan struct{}), over: make(chan struct{}),
+		requoted: make(chan struct{}, 1),
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
@@ -140,6 +142,7 @@ func Listen(cfg Config) (*Server, error) {
 	s.pending = accept.NewPending(cfg.MaxPending, cfg.Handshake, func(c net.Conn) { _ = c.Close() })
 	s.start("store: listener", s.take)
 	s.start("store: handles", s.sweep)
+	s.start("store: quotas", s.evictOverQuotas)
 	s.awaitEnd()
 	return s, nil
 }
@@ -155,6 +158,7 @@ func (s *Server) prepare() (err error) {
 	}
 	_, _ = rand.Read(s.boot[:])
 	s.cfg.Store.SetQuotas(rights.Quotas(s.cfg.Keys))
+	s.requoted <- struct{}{}
 	return s.prepareSingles()
 }
 

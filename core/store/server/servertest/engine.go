@@ -21,10 +21,11 @@ type Engine struct {
 	OnDisk   atomic.Bool           // blocks have no memory of their own
 	OnRead   func(off int64) error // before bytes are read of the disk; nil: nothing
 	FlushFor time.Duration
-	Stuck    chan struct{} // a flush waits for it, whatever its deadline; nil: none does
-	Holds    chan struct{} // a commit waits for it; nil: none does
-	Scan     int           // how many keys a list looks at; 0: all
-	Look     func()        // is called by Exists, if not nil
+	Stuck    chan struct{}              // a flush waits for it, whatever its deadline; nil: none does
+	Holds    chan struct{}              // a commit waits for it; nil: none does
+	Scan     int                        // how many keys a list looks at; 0: all
+	Look     func()                     // is called by Exists, if not nil
+	Evict    func(stop <-chan struct{}) // is EvictOverQuotas, if not nil
 
 	mu      sync.Mutex
 	spaces  map[[32]byte]store.NS
@@ -69,6 +70,13 @@ func (e *Engine) SetQuotas(quotas map[[16]byte]int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.Quotas = quotas
+}
+
+// EvictOverQuotas is Evict.
+func (e *Engine) EvictOverQuotas(stop <-chan struct{}) {
+	if e.Evict != nil {
+		e.Evict(stop)
+	}
 }
 
 // QuotaOf is what was said of a tenant last.
