@@ -3,8 +3,6 @@ package fabric
 import (
 	"bytes"
 	"errors"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -332,83 +330,6 @@ func TestRefused(t *testing.T) {
 	}, soon, time.Millisecond)
 }
 
-// TestDisconnect: the callers that wait are told.
-func TestDisconnect(t *testing.T) { require.True(t, receiversAreTold(t, sound)) }
-
-func receiversAreTold(t *testing.T, m mutant) bool {
-	w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)
-	require.NoError(t, err)
-	w.connect(t)
-	ref := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1})
-	w.fabs[1].Disconnect(0)
-	res, err := w.fabs[0].WaitReleased(ref, patience(m))
-	if errors.Is(err, op.ErrTimedOut) {
-		return false
-	}
-	require.NoError(t, err)
-	require.ErrorIs(t, res.Err, ErrEnded)
-	w.close(t)
-	return true
-}
-
-// TestClose is CO9: everything ends, its memory is free, and nothing is left:
-// no goroutine, no descriptor, no queue pair, no region.
-func TestClose(t *testing.T) {
-	goroutinesBefore, before := runtime.NumGoroutine(), descriptors(t)
-	for _, mode := range []Mode{Immediates, Messages} {
-		w := newWorld(t, testenv.Seed(t), 2, fake.Config{Late: fake.LateUntilStatus}, func(c *Config) { c.Mode = mode })
-		w.connect(t)
-		f := w.fabs[0]
-		a, idA, _ := memory(t, f, 64)
-		_, _, atB := memory(t, w.fabs[1], 64)
-		w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: 50 * time.Millisecond, MaxDelay: 50 * time.Millisecond})
-		refs := []op.Ref{post(t, f, Request{Kind: Read, Peer: 1, Region: idA, Bytes: 64, Remote: atB})}
-		if mode == Messages {
-			refs = append(refs, post(t, f, Request{Kind: Recv, Peer: 1, Region: idA, Bytes: 64}))
-		} else {
-			refs = append(refs, post(t, f, Request{Kind: ReceiveImm, Peer: 1}))
-		}
-		ended := make(chan error, len(refs))
-		for _, r := range refs {
-			go func() {
-				res, err := f.Wait(r, inTime())
-				if err == nil {
-					err = res.Err
-				}
-				ended <- err
-			}()
-		}
-		w.close(t)
-		copy(a, make([]byte, 64)) // ours again
-		for range refs {
-			require.ErrorIs(t, <-ended, ErrClosed)
-		}
-		for _, r := range refs {
-			res, err := f.Look(r)
-			require.NoError(t, err)
-			require.True(t, res.Released)
-		}
-		w.net.Scribble()
-		require.Equal(t, make([]byte, 64), a)
-		require.NoError(t, f.Close(inTime()))
-		_, err := f.Post(&Request{Kind: Write, Peer: 1, Remote: atB})
-		require.ErrorIs(t, err, ErrClosed)
-		_, err = f.Register(a, 0)
-		require.ErrorIs(t, err, ErrClosed)
-		require.ErrorIs(t, f.Connect(1, inTime()), ErrClosed)
-		require.ErrorIs(t, f.Deliver(1, nil), ErrClosed)
-	}
-	goroutines(t, goroutinesBefore)
-	require.Equal(t, before, descriptors(t))
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(all)
-}
-
 // TestModes: ends of different modes do not connect, and say so.
 func TestModes(t *testing.T) {
 	net := fake.New(fake.Config{})
@@ -435,57 +356,5 @@ func TestModes(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalid)
 	for i := range f {
 		require.NoError(t, f[i].Close(inTime()))
-	}
-}
-
-// TestBadRequests: each names what was given and what is allowed, and nothing
-// has happened.
-func TestBadRequests(t *testing.T) {
-	w := newWorld(t, testenv.Seed(t), 2, fake.Config{}, func(c *Config) { c.SliceBytes, c.SendDepth = 10, 4 })
-	defer w.close(t)
-	w.connect(t)
-	f := w.fabs[0]
-	_, id, _ := memory(t, f, 100)
-	at := transport.RemoteRegion{SizeBytes: 100, Key: 1}
-	for _, c := range []struct {
-		name string
-		r    Request
-		err  error
-		text string
-	}{
-		{"no kind", Request{}, ErrInvalid, "kind is 0, allowed 1 to 6"},
-		{"a kind that is none", Request{Kind: 7}, ErrInvalid, "kind is 7"},
-		{"no such region", Request{Kind: Write, Region: 99, Bytes: 1, Remote: at}, ErrRegion, "99"},
-		{"bytes without a region", Request{Kind: Write, Bytes: 1, Remote: at}, ErrInvalid, "1 bytes at 0, the region has 0"},
-		{"beyond the region", Request{Kind: Write, Region: id, Off: 70, Bytes: 31, Remote: at}, ErrInvalid, "31 bytes at 70, the region has 100"},
-		{"negative offset", Request{Kind: Write, Region: id, Off: -1, Bytes: 1, Remote: at}, ErrInvalid, "1 bytes at -1"},
-		{"sums that go round", Request{Kind: Write, Region: id, Off: 1, Bytes: 1<<63 - 1, Remote: at}, ErrInvalid, "the region has 100"},
-		{"beyond the peer's", Request{Kind: Read, Region: id, Bytes: 20, Remote: at, RemoteOff: 90}, ErrInvalid, "of the peer's region, which has 100"},
-		{"negative there", Request{Kind: Read, Region: id, Bytes: 20, Remote: at, RemoteOff: -1}, ErrInvalid, "20 bytes at -1 of the peer's"},
-		{"too many slices", Request{Kind: Read, Region: id, Bytes: 41, Remote: at}, ErrInvalid, "41 bytes are 5 slices, at most 4"},
-		{"memory for a number", Request{Kind: ReceiveImm, Region: id}, ErrInvalid, "has none"},
-	} {
-		c.r.Peer = 1
-		_, err := f.Post(&c.r)
-		require.ErrorIs(t, err, c.err, c.name)
-		require.ErrorContains(t, err, c.text, c.name)
-	}
-	require.Zero(t, f.table.Stats().InUse)
-	require.Zero(t, f.Stats().Outstanding)
-	for name, cfg := range map[string]Config{
-		"Transport must be given": {},
-		"num_peers is -1":         {NumPeers: -1},
-		"num_transfers is 65536":  {NumTransfers: 1 << 16},
-		"send_depth is 5000":      {SendDepth: 5000},
-		"Mode is 2":               {Mode: 2},
-		"ConnectFor is -1s":       {ConnectFor: -time.Second},
-		"slice_bytes is -4":       {SliceBytes: -4},
-	} {
-		if name != "Transport must be given" {
-			cfg.Transport = w.devs[0]
-		}
-		_, err := Open(cfg)
-		require.ErrorIs(t, err, ErrInvalid)
-		require.ErrorContains(t, err, name)
 	}
 }

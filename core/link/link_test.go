@@ -1,12 +1,9 @@
 package link
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,135 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/group/domain"
-	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
 )
-
-const testTimeout = 20 * time.Second
-
-func heap(n int64) (domain.Segment, error) {
-	_, slab, err := inproc.New(1, 8)[0].AddSlab(n)
-	return slab, err
-}
-
-func seedOf(t testing.TB) uint64 {
-	seed := rand.Uint64()
-	if s := os.Getenv("MOEWIRE_TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("MOEWIRE_TEST_SEED=%d", seed)
-	return seed
-}
-
-// end is one rank of a pair.
-type end struct {
-	*Set
-	link    *Link
-	poll    *Poller
-	standby []*Poller
-	bell    chan struct{}
-	peer    int
-}
-
-func newEnd(t testing.TB, carrier transport.Transport, rank int, cfg Config, standby ...transport.Transport) *end {
-	e := &end{bell: make(chan struct{}, 1), peer: 1 - rank}
-	ring := func() {
-		select {
-		case e.bell <- struct{}{}:
-		default:
-		}
-	}
-	e.poll = NewPoller(carrier, ring)
-	for _, s := range standby {
-		e.standby = append(e.standby, NewPoller(s, ring))
-	}
-	var err error
-	e.link, err = NewLink(e.poll, e.peer, rand.Uint32(), cfg, heap, e.standby...)
-	require.NoError(t, err)
-	e.Set = NewSet(cfg, heap, func(int) error { return nil }, 0)
-	return e
-}
-
-// pair connects two ranks over a network.
-func pair(t testing.TB, net *fake.Network, cfg Config) (a, b *end) {
-	t.Helper()
-	a, b = newEnd(t, net.Transport(), 0, cfg), newEnd(t, net.Transport(), 1, cfg)
-	meet(t, a, b)
-	return a, b
-}
-
-// meet connects the links of two ranks, and closes all at the end.
-func meet(t testing.TB, a, b *end) {
-	t.Helper()
-	failed, offers := make(chan error, 1), [2][]byte{a.link.Offer(), b.link.Offer()}
-	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(testTimeout)) }()
-	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(testTimeout)))
-	require.NoError(t, <-failed)
-	a.Put([]*Link{nil, a.link})
-	b.Put([]*Link{b.link})
-	t.Cleanup(func() {
-		for _, e := range []*end{a, b} {
-			if err := e.link.Close(time.Now().Add(testTimeout)); err != nil {
-				t.Error(err)
-			}
-			for _, p := range append(e.standby, e.poll) {
-				if err := p.Close(); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	})
-}
-
-func (e *end) wait() {
-	select {
-	case <-e.bell:
-	case <-time.After(time.Millisecond):
-	}
-}
-
-func (e *end) send(t testing.TB, message []byte) {
-	for begin := time.Now(); ; e.wait() {
-		b, err := e.Reserve(e.peer, int64(len(message)))
-		if err == nil {
-			copy(b, message)
-			require.NoError(t, e.Post(e.peer, int64(len(message))))
-			return
-		}
-		require.ErrorIs(t, err, transport.ErrWouldBlock)
-		require.NoError(t, e.link.Err())
-		if time.Since(begin) > testTimeout {
-			t.Fatal("no room")
-		}
-	}
-}
-
-func (e *end) receive(t testing.TB) []byte {
-	for begin := time.Now(); ; e.wait() {
-		if m := e.Next(e.peer); m != nil {
-			return m
-		}
-		require.NoError(t, e.link.Err())
-		if time.Since(begin) > testTimeout {
-			t.Fatal("no message")
-		}
-	}
-}
-
-// message is unlike every other one of its number.
-func message(rng *rand.Rand, number int, longest int64) []byte {
-	n := 8 + rng.Int64N(1<<rng.IntN(64)&(longest-8)|1)
-	b := make([]byte, min(n, longest))
-	binary.LittleEndian.PutUint64(b, uint64(number))
-	for i := 8; i < len(b); i++ {
-		b[i] = byte(number*31 + i)
-	}
-	return b
-}
 
 // TestOrder: messages arrive once each, whole and in order, both ways at once,
 // over a carrier that keeps none.
@@ -261,14 +133,6 @@ func TestUntaken(t *testing.T) {
 	require.Zero(t, a.Untaken())
 }
 
-func eventually(t *testing.T, f func() bool) {
-	for begin := time.Now(); !f(); time.Sleep(50 * time.Microsecond) {
-		if time.Since(begin) > testTimeout {
-			t.Fatal("not yet")
-		}
-	}
-}
-
 // TestSC8: grants come in any order, some of them twice or late, some for
 // messages that were never sent. What counts is how many messages are granted
 // without a gap; what was granted and not used is never negative or more than
@@ -327,46 +191,6 @@ func TestSC8(t *testing.T) {
 		require.LessOrEqual(t, s.sent.Load()-acked, uint64(depth))
 		require.LessOrEqual(t, uint64(len(coming)), s.sent.Load()-acked, "each has a receive")
 	}
-}
-
-// TestStrangeCompletions: completions that come twice, immediates of another
-// tag, messages that cannot be, change nothing.
-func TestStrangeCompletions(t *testing.T) {
-	a, b := pair(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4})
-	a.send(t, []byte("one"))
-	require.Equal(t, []byte("one"), b.receive(t))
-	served := b.poll.rounds.Load()
-	b.poll.carrier.Wake()
-	eventually(t, func() bool { return b.poll.rounds.Load() > served }) // what follows is the poller's part
-	before, sent, acked := b.link.Stats().Ignored, a.link.send.sent.Load(), a.link.send.acked.Load()
-	other := b.link.recv.tag ^ 1
-	for i, v := range []struct {
-		imm   uint32
-		bytes uint32
-	}{
-		{imm(immMessage, b.link.recv.tag, 0), 3}, // the same again
-		{imm(immMessage, other, 1), 3},           // another link's
-		{imm(immMessage, b.link.recv.tag, 4), 3}, // beyond what is granted
-		{imm(immMessage, b.link.recv.tag, 1), 0},
-		{imm(immWrapped, b.link.recv.tag, 1), MinRingBytes},
-		{imm(immGrant, b.link.recv.tag, grantOf(0, 1)), 0}, // for what was never sent
-		{imm(immGrant, b.link.recv.tag, grantOf(0, 0)), 0},
-		{imm(immGrant, b.link.recv.tag, grantOf(firstMask, 1)), 0},
-		{imm(3, b.link.recv.tag, 9), 8},
-	} {
-		kind, tag, n := splitImm(v.imm)
-		changed := tag == b.link.recv.tag &&
-			(kind == immGrant && b.link.send.granted(n) || kind != immGrant && b.link.recv.arrived(kind, n, v.bytes))
-		require.False(t, changed, "case %d", i)
-	}
-	require.Equal(t, before, b.link.Stats().Ignored)
-	require.Equal(t, sent, a.link.send.sent.Load())
-	require.Equal(t, acked, a.link.send.acked.Load())
-	eventually(t, func() bool { return !a.link.send.busy[0].Load() })
-	require.False(t, a.link.send.completed(0), "it completes once only")
-	b.Release(0)
-	a.send(t, []byte("two"))
-	require.Equal(t, []byte("two"), b.receive(t))
 }
 
 // TestDuplicates: a carrier that reports ends twice costs counts, not order.
@@ -452,121 +276,6 @@ func TestCO4(t *testing.T) {
 	require.NotNil(t, a.link.ways[0].regions[0], "the memory is kept")
 	fault.Remove()
 	require.NoError(t, a.link.Close(time.Now().Add(testTimeout)))
-}
-
-// sink takes every request and does nothing.
-type sink struct{ transport.Endpoint }
-
-func (sink) PostSend(r []transport.SendRequest) (int, error) { return len(r), nil }
-func (sink) Retire() error                                   { return nil }
-
-func (sink) PostRecv(r []transport.RecvRequest) (int, error) { return len(r), nil }
-
-// sunk is a link to rank 1 over a sink, as endpoint 7, with tag 5 on both
-// sides.
-func sunk(t *testing.T) (*Link, *Set) {
-	cfg := Config{RingBytes: 1 << 14, NumMessages: 8}
-	ring, _ := heap(cfg.RingBytes)
-	region, err := fake.New(fake.Config{}).Transport().Register(ring.Bytes(0, cfg.RingBytes), 0)
-	require.NoError(t, err)
-	bytes := ring.Bytes(0, cfg.RingBytes)
-	l := &Link{rank: 1, ways: []way{{poller: &Poller{}}}, cfg: cfg, ep: sink{}, bytes: [2][]byte{bytes, bytes}}
-	l.send = sender{cfg: &l.cfg, ep: l.ep, staging: region, longest: 8192, tag: 5}
-	l.recv = receiver{cfg: &l.cfg, ep: l.ep, ring: region, longest: 8192, tag: 5, peerTag: 5}
-	l.send.init(8)
-	l.recv.init(8)
-	l.ways[0].poller.links.Store(&map[transport.EndpointID]*Link{7: l})
-	s := NewSet(cfg, heap, func(int) error { return nil }, 0)
-	s.Put([]*Link{nil, l})
-	return l, s
-}
-
-func (l *Link) receives(v uint32, bytes uint32) bool {
-	return l.ways[0].poller.serve(&transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: v, NumBytes: bytes})
-}
-
-// TestOtherTag: what another link's tag is on means nothing.
-func TestOtherTag(t *testing.T) {
-	l, s := sunk(t)
-	_, err := s.Reserve(1, 64)
-	require.NoError(t, err)
-	require.NoError(t, s.Post(1, 64))
-	require.False(t, l.receives(imm(immMessage, 4, 0), 64))
-	require.False(t, l.receives(imm(immGrant, 4, grantOf(0, 1)), 0))
-	require.Nil(t, s.Next(1))
-	require.Zero(t, l.send.acked.Load())
-	require.True(t, l.receives(imm(immMessage, 5, 0), 64))
-	require.True(t, l.receives(imm(immGrant, 5, grantOf(0, 1)), 0))
-	require.Equal(t, uint64(2), l.Stats().Ignored)
-}
-
-// TestMisplaced: a message that would not lie inside the ring, or that is not
-// the next one, ends the link.
-func TestMisplaced(t *testing.T) {
-	l, s := sunk(t)
-	for n := range uint64(3) {
-		require.True(t, l.receives(imm(immMessage, 5, n), 8000)) // a peer that sends so does not wrap
-	}
-	for range 2 {
-		require.Len(t, s.Next(1), 8000)
-		s.Release(1)
-	}
-	require.Nil(t, s.Next(1))
-	require.ErrorIs(t, l.Err(), errMisplaced)
-}
-
-// faulty is a carrier that fails where it is told to.
-type faulty struct {
-	transport.Transport
-	poll     error
-	receives int // so many can be posted to an endpoint; 0: all
-}
-
-func (f *faulty) Poll(done []transport.Completion) (int, error) {
-	if f.poll != nil {
-		return 0, f.poll
-	}
-	return f.Transport.Poll(done)
-}
-
-func (f *faulty) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
-	ep, err := f.Transport.NewEndpoint(spec)
-	return &faultyEndpoint{Endpoint: ep, left: f.receives}, err
-}
-
-type faultyEndpoint struct {
-	transport.Endpoint
-	left int
-}
-
-var errFaulty = errors.New("out of order")
-
-func (e *faultyEndpoint) PostRecv(r []transport.RecvRequest) (int, error) {
-	if e.left--; e.left == 0 {
-		return 0, errFaulty
-	}
-	return e.Endpoint.PostRecv(r)
-}
-
-// TestDeadPoller: no goroutine polls for a link that is made after polling has failed, so
-// it is not made.
-func TestDeadPoller(t *testing.T) {
-	p := NewPoller(&faulty{Transport: fake.New(fake.Config{}).Transport(), poll: errFaulty}, func() {})
-	<-p.done
-	_, err := NewLink(p, 1, 0, Config{RingBytes: 1 << 14, NumMessages: 8}, heap)
-	require.ErrorIs(t, err, errFaulty)
-	require.NoError(t, p.Close())
-}
-
-// TestHalfMade: of a link that cannot be made nothing is left, also when the
-// carrier has requests of it already.
-func TestHalfMade(t *testing.T) {
-	p := NewPoller(&faulty{Transport: fake.New(fake.Config{}).Transport(), receives: 5}, func() {})
-	_, err := NewLink(p, 1, 0, Config{RingBytes: 1 << 14, NumMessages: 8}, heap)
-	require.ErrorIs(t, err, errFaulty)
-	require.Empty(t, *p.links.Load())
-	require.Empty(t, p.all)
-	require.NoError(t, p.Close())
 }
 
 // TestNoAllocations: in steady state nothing is allocated on either side.

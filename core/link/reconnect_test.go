@@ -3,9 +3,7 @@ package link
 import (
 	"errors"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,88 +16,6 @@ import (
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/fake"
 )
-
-// post carries reconnect messages from one side of a link to the other, in order, each
-// after some time; at times it takes none.
-type post struct {
-	mu   sync.Mutex
-	rng  *rand.Rand
-	most time.Duration
-	box  chan []byte
-	lost bool // from now on
-}
-
-func newPost(t *testing.T, seed uint64, most time.Duration, to *Link) *post {
-	p := &post{rng: rand.New(rand.NewPCG(seed, 99)), most: most, box: make(chan []byte, 1000)}
-	ended := make(chan bool)
-	go func() {
-		defer close(ended)
-		for b := range p.box {
-			time.Sleep(p.delay())
-			to.Deliver(b)
-		}
-	}()
-	t.Cleanup(func() {
-		p.lose()
-		close(p.box)
-		<-ended
-	})
-	return p
-}
-
-// lose makes everything that is said from now on never arrive.
-func (p *post) lose() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lost = true
-}
-
-func (p *post) delay() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Duration(p.rng.Int64N(int64(p.most) + 1))
-}
-
-func (p *post) say(b []byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.lost:
-		return true // it never arrives
-	case p.most > 0 && p.rng.IntN(4) == 0:
-		return false
-	}
-	p.box <- append([]byte(nil), b...)
-	return true
-}
-
-const within = 10 * time.Second
-
-// reconnectable is a pair with a link that is reconnected.
-func reconnectable(t *testing.T, net *fake.Network, cfg Config, seed uint64, slow time.Duration) (a, b *end, posts [2]*post) {
-	a, b = pair(t, net, cfg)
-	posts = [2]*post{newPost(t, seed, slow, b.link), newPost(t, seed+1, slow, a.link)}
-	a.link.Reconnect(Reconnecting{Within: within, Send: posts[0].say})
-	b.link.Reconnect(Reconnecting{Within: within, Send: posts[1].say})
-	return a, b, posts
-}
-
-// patient makes no side give up, however unlucky the seed is.
-func patient(ends ...*end) {
-	for _, e := range ends {
-		e.link.reconnector.mu.Lock()
-		e.link.reconnector.cfg.Within, e.link.reconnector.cfg.Tries = time.Hour, 1<<20
-		e.link.reconnector.mu.Unlock()
-	}
-}
-
-// sound: both sides are up, and nothing is left to be said.
-func sound(t *testing.T, a, b *end) {
-	for _, e := range []*end{a, b} {
-		eventually(t, func() bool { return !e.link.Broken() })
-		require.NoError(t, e.link.Err())
-	}
-}
 
 // stormy lets connections break in all ways that there are, while messages go
 // both ways over a carrier that keeps no order.
@@ -428,63 +344,5 @@ func TestReconnectWhileSending(t *testing.T) {
 		require.True(t, s.busy[number%s.depth].Load(), "message %d", number)
 		require.True(t, s.completed(number))
 		require.True(t, s.granted(grantOf(number, 1)))
-	}
-}
-
-// stuckEndpoint is one of a device that answers no command for some time.
-type stuckEndpoint struct {
-	transport.Endpoint
-	answers chan bool // closed when it does
-}
-
-func (e *stuckEndpoint) Retire() error {
-	<-e.answers
-	return e.Endpoint.Retire()
-}
-
-// TestStuckRetire: a goroutine that says that a link has broken, or ends it, does not
-// wait for its device, for that may be the goroutine that polls the others, or the one
-// that beats; Close waits as long as it may.
-func TestStuckRetire(t *testing.T) {
-	breaks := func(l *Link) { l.brokeOn(l.endpoint(), errFaulty) }
-	for name, ends := range map[string]func(l *Link){
-		"it breaks":              breaks,
-		"it breaks for too long": breaks,
-		"it is ended":            func(l *Link) { l.Break(errFaulty) },
-		"the end of a break": func(l *Link) {
-			l.brokeOn(l.endpoint(), errFaulty)
-			l.StopReconnecting(errFaulty)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, b, _ := reconnectable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
-				answers := make(chan bool)
-				answer := sync.OnceFunc(func() { close(answers) })
-				t.Cleanup(answer)
-				a.link.reconnector.mu.Lock()
-				a.link.ep = &stuckEndpoint{a.link.ep, answers}
-				a.link.reconnector.mu.Unlock()
-				ended := make(chan bool, 1)
-				go func() { ends(a.link); ended <- true }()
-				synctest.Wait()
-				require.Len(t, ended, 1)
-				require.Error(t, a.link.WhyNot())
-				if name == "it breaks for too long" {
-					time.Sleep(within + 2*stuckFor)
-					require.ErrorIs(t, a.link.Err(), os.ErrDeadlineExceeded)
-					require.ErrorIs(t, a.link.Err(), errFaulty)
-				}
-				if a.link.Err() == nil {
-					answer()
-					sound(t, a, b)
-					converse(t, 1, 12, a, b)
-					return
-				}
-				require.ErrorIs(t, a.link.Close(time.Now().Add(within)), transport.ErrBusy)
-				answer()
-				require.NoError(t, a.link.Close(time.Now().Add(within)))
-			})
-		})
 	}
 }

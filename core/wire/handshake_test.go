@@ -337,29 +337,6 @@ func TestWF1BadWelcome(t *testing.T) {
 	}
 }
 
-func olderRefusal(t *testing.T, c Config) []byte {
-	client := c
-	client.Protection = ProtectEncrypt
-	a, b := handshakes(t, client, c)
-	_, out, err := b.Step(a.Start())
-	require.ErrorIs(t, err, ErrProtection)
-	return out
-}
-
-// WF1: a refusal with a reason that this version does not know.
-func TestUnknownReason(t *testing.T) {
-	config := testConfig(t)
-	a, _ := handshakes(t, config, config)
-	answer := helloFrame{kind: kindRefusal, protection: ProtectDigest, flags: flagFromServer, keyID: 7}
-	a.Start()
-	answer.client = a.hello.client
-	out := answer.encode()
-	binary.LittleEndian.PutUint16(out[LengthBytes+104:], 999)
-	a.handshakeSigner().sign(out, epoch.UnixNano())
-	_, _, err := a.Step(out)
-	require.ErrorIs(t, err, ErrDeclined)
-}
-
 // WF5: portions do not matter, and nothing behind the handshake is taken.
 func TestWF5HandshakePortions(t *testing.T) {
 	src := newRand(t)
@@ -397,76 +374,6 @@ func TestWF4HandshakeLength(t *testing.T) {
 		require.ErrorIs(t, err, ErrLength)
 		require.Nil(t, out)
 	}
-}
-
-// Keys are exchanged one side after the other, without a moment in which they
-// do not understand each other.
-func TestKeyRotation(t *testing.T) {
-	const one, two = "1 " + otherKey, "2 " + otherKey2
-	stages := []string{one, one + "\n" + two, two + "\n" + one, two}
-	for i := range 6 {
-		client, server := stages[(i+1)/2], stages[i/2]
-		a, b := testConfig(t), testConfig(t)
-		a.Keys, b.Keys = keysOf(t, client), keysOf(t, server)
-		s, _, _ := shakeHands(t, a, b)
-		require.Equal(t, a.Keys.Current(), s.keyID)
-		shakeHands(t, b, a)
-	}
-	a, b := testConfig(t), testConfig(t)
-	a.Keys, b.Keys = keysOf(t, one), keysOf(t, two)
-	c, s := handshakes(t, a, b)
-	require.ErrorIs(t, exchange(c, s), ErrKeyID)
-}
-
-const otherKey2 = "aa0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-
-// A key that is withdrawn in the middle of a handshake ends the next one.
-func TestReloadInTheMiddle(t *testing.T) {
-	keys := []byte("1 " + otherKey)
-	config := testConfig(t)
-	config.Keys = must1(NewKeyring(func() ([]byte, error) { return clone(keys), nil }))
-	a, b := handshakes(t, config, config)
-	hello := a.Start()
-	config.Accept = func(Peer) ([]byte, error) {
-		keys = []byte("2 " + otherKey2)
-		return nil, config.Keys.Reload()
-	}
-	b.config.Accept = config.Accept
-	_, welcome, err := b.Step(hello)
-	require.NoError(t, err)
-	_, confirm, err := a.Step(welcome)
-	require.NoError(t, err)
-	_, _, err = b.Step(confirm)
-	require.NoError(t, err)
-	require.False(t, config.Keys.Has(b.Session().keyID))
-	_, b = handshakes(t, config, config)
-	_, _, err = b.Step(hello)
-	require.ErrorIs(t, err, ErrKeyID)
-}
-
-// The table of hellos is bounded, and forgets what time alone refuses.
-func TestGuard(t *testing.T) {
-	g := must1(NewGuard(3))
-	nonce := func(i byte) []byte { return append([]byte{i}, make([]byte, 31)...) }
-	now := uint64(epoch.UnixNano())
-	for i := range byte(3) {
-		require.Zero(t, g.admit(nonce(i), now, now))
-	}
-	require.Equal(t, ErrReplay, g.admit(nonce(1), now, now))
-	require.Equal(t, ErrBusy, g.admit(nonce(4), now, now))
-	later := now + uint64(MaxSkew)
-	require.Equal(t, ErrReplay, g.admit(nonce(0), now, later), "just still fresh")
-	require.Equal(t, ErrBusy, g.admit(nonce(4), later, later))
-	require.Zero(t, g.admit(nonce(4), later, later+1))
-	require.Len(t, g.until, 1)
-	for i := range 100 {
-		later += 2*uint64(MaxSkew) + 1
-		require.Zero(t, g.admit(nonce(byte(i)), later, later))
-		require.LessOrEqual(t, len(g.until), 3)
-	}
-	_, err := NewGuard(-1)
-	require.Error(t, err)
-	require.Len(t, must1(NewGuard(0)).queue, DefaultNumHellos)
 }
 
 func TestConfigIsChecked(t *testing.T) {
