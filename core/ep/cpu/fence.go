@@ -3,6 +3,7 @@ package cpu
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -62,7 +63,7 @@ func (w *wait) whyGone(target int) string {
 	if remote != nil && remote.Ranks().Has(target) && w.peers[target].Proc.Lost() == nil {
 		return "no word comes from it any more"
 	}
-	return "its process has ended"
+	return ep.WhyEnded
 }
 
 // fenced records the ranks that this rank has taken out, and wakes all ranks.
@@ -84,7 +85,7 @@ func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool)
 		return decided
 	}
 	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.Causes) {
-		w.fenced(now, v.Causes, "it did not come before the deadline")
+		w.fenced(now, v.Causes, ep.WhyTimedOut)
 	}
 	return decided
 }

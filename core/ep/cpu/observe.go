@@ -108,7 +108,7 @@ func (b *Buffer) recordLeavers(t task) {
 	if d := b.rec.delay(t); d != nil {
 		waited = time.Duration(b.rec.clock.Now() - d.since)
 	}
-	b.recordLost(gone, waited, t, "it left the group, or another rank took it out")
+	b.recordLost(gone, waited, t, ep.WhyGone)
 }
 
 // recordLeft records those of the ranks that have left by themselves: they live, and
@@ -119,7 +119,7 @@ func (b *Buffer) recordLeft(gone rankset.Set) {
 			b.known = b.known.Without(r)
 			b.note(telemetry.Event{
 				Kind: telemetry.Left, Rank: r, PID: p.Proc.PID(), Epoch: b.epoch, Op: b.next,
-				Why: "it closed its buffer, or updates the membership",
+				Why: ep.WhyLeft,
 			})
 		}
 	}
@@ -160,9 +160,9 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 		return
 	}
 	d.slow = 2 * waited
-	why := "its data has not come"
+	why := ep.WhyNoData
 	if t.kind == kindReaders {
-		why = "it still reads what was combined before"
+		why = ep.WhyStillOut
 	}
 	for rank := range d.missing.All() {
 		b.note(telemetry.Event{

@@ -95,16 +95,6 @@ func (b *Buffer) Counters() ep.Counters {
 	return out
 }
 
-// The reasons of events, as those of core/ep/cpu.
-const (
-	whyEnded    = "its process has ended"
-	whyTimedOut = "it did not come before the deadline"
-	whyGone     = "it left the group, or another rank took it out"
-	whyLeft     = "it closed its buffer, or updates the membership"
-	whyNoData   = "its data has not come"
-	whyStillOut = "it still reads what was combined before"
-)
-
 // recordLost records the loss of ranks. The caller holds b.stateMu.
 func (b *Buffer) recordLost(ranks rankset.Set, now time.Time, why string) {
 	for r := range ranks.And(b.rec.known).All() {
@@ -119,12 +109,12 @@ func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
 	gone := b.rec.known.Minus(members)
 	left := b.left(gone)
 	for r := range left.All() {
-		ev := b.about(telemetry.Left, r, 0, whyLeft)
+		ev := b.about(telemetry.Left, r, 0, ep.WhyLeft)
 		ev.Waiting = ""
 		b.note(ev)
 	}
 	b.rec.known = b.rec.known.Minus(left)
-	b.recordLost(gone.Minus(left), now, whyGone)
+	b.recordLost(gone.Minus(left), now, ep.WhyGone)
 }
 
 // left returns those of the ranks that have left the epoch by themselves.
@@ -149,9 +139,9 @@ func (b *Buffer) recordSlow(ranks rankset.Set, now time.Time) {
 			continue
 		}
 		is.slow = 2 * waited
-		ev := b.about(telemetry.Slow, r, waited, whyNoData)
+		ev := b.about(telemetry.Slow, r, waited, ep.WhyNoData)
 		if ev.Waiting == readersName {
-			ev.Why = whyStillOut
+			ev.Why = ep.WhyStillOut
 		}
 		b.note(ev)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	device "github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
@@ -162,7 +163,7 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 	for r := range b.detector.Dying(others).All() {
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) {
 			b.lost++
-			b.recordLost(rankset.Of(r), now, whyEnded)
+			b.recordLost(rankset.Of(r), now, ep.WhyEnded)
 			b.wakeAll()
 		}
 	}
@@ -263,7 +264,7 @@ func (b *Buffer) blameStraggler(now time.Time, seen membership.Members) {
 	}
 	if membership.Expel(b.dom.Members(), seen, b.epoch, b.self, causes) {
 		b.lost += uint64(causes.Len())
-		b.recordLost(causes, now, whyTimedOut)
+		b.recordLost(causes, now, ep.WhyTimedOut)
 		b.wakeAll()
 	}
 }
