@@ -32,8 +32,11 @@ def python_of(engine: str, *, own_torch: bool) -> Path:
     try:
         return made(engine, own_torch=own_torch)
     except subprocess.SubprocessError as error:
-        lacking(engine, f"cannot install {_requirements(engine).name}: {_last_line(error)}")
-        raise
+        from harness import required  # examples use this module without it
+
+        required.lacking(
+            engine, f"cannot install {_requirements(engine).name}: {_last_line(error)}"
+        )
 
 
 def made(engine: str, *, own_torch: bool) -> Path:
@@ -72,15 +75,6 @@ def declare(folder: Path) -> None:
         for group, points in project["entry-points"].items()
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
-
-
-def lacking(need: str, reason: str) -> None:
-    """Skips the test, or fails it if MOEWIRE_REQUIRE asks for ``need``."""
-    import pytest  # examples use this module without it
-
-    if {need, "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
-        pytest.fail(f"MOEWIRE_REQUIRE={need}: {reason}")
-    pytest.skip(reason)
 
 
 def _requirements(engine: str) -> Path:

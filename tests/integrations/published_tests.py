@@ -15,6 +15,8 @@ from typing import Any
 import engine_venvs
 import pytest
 
+from harness import required
+
 VERSION = "0.32.0"
 _URL = (
     "https://files.pythonhosted.org/packages/d5/df/"
@@ -36,7 +38,7 @@ def folder() -> Path:
             try:
                 _unpack(_fetched(), root)
             except OSError as error:
-                engine_venvs.lacking("vllm", f"cannot fetch {_URL}: {error}")
+                required.lacking("vllm", f"cannot fetch {_URL}: {error}")
     return root
 
 

@@ -20,6 +20,8 @@ import pytest
 import yaml
 from watched import ROOT, Program
 
+from harness import required
+
 HERE = Path(__file__).resolve().parent
 EXAMPLE = ROOT / "examples" / "kubernetes"
 MANIFEST = EXAMPLE / "group.yaml"
@@ -136,7 +138,7 @@ class Pod:
 def pod(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pod]:
     inside: tuple[str, ...] = getattr(request, "param", ())
     if inside and not _namespaces_can_be_made():
-        engine_venvs.lacking("root", "namespaces of its own need root and unshare")
+        required.lacking("root", "namespaces of its own need root and unshare")
     one = Pod(tmp_path, inside)
     yield one
     one.end()

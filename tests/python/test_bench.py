@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import documents
 from documents import overlap, shapes
 from documents.peers import venvs
 from harness import jobs_bench
+from harness.required import is_required
 from harness.team import Team
 from moewire.bench import cases, chart, compiler, idle, report, tables
 from moewire.bench import options as bench_options
@@ -29,16 +29,8 @@ DTYPES = pytest.mark.parametrize(
     [pytest.param("bf16", marks=pytest.mark.all), pytest.param("fp8", marks=pytest.mark.long)],
 )
 LITTLE = ["--repeat", "3", "--warmup", "1", "--idle-wait", "0"]
-REQUIRED = set(os.environ.get("MOEWIRE_REQUIRE", "").split(","))
-
-
-def required(need: str) -> bool:
-    """Whether a test fails without ``need`` instead of skipping."""
-    return not REQUIRED.isdisjoint({need, "all"})
-
-
 needs_compiler = pytest.mark.skipif(
-    not required("cc") and not any(map(shutil.which, ("cc", "gcc", "clang"))),
+    not is_required("cc") and not any(map(shutil.which, ("cc", "gcc", "clang"))),
     reason="no C compiler",
 )
 
@@ -69,7 +61,7 @@ def test_the_floor_without_a_compiler(team: Team) -> None:
 def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
     reason = team.run(2, jobs_bench.peer, name, dtype)[0]
     if reason:
-        assert name != "gloo" and not required(name), reason
+        assert name != "gloo" and not is_required(name), reason
         pytest.skip(f"{name}: {reason}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import emulator
+from harness import emulator, required
 from moewire import doctor
 from moewire._cuda import report as _cuda_report
 from moewire._native.lib import library
@@ -100,7 +100,7 @@ def test_devices_of_a_driver() -> None:
 )
 def test_code_of_a_device(capability: str, words: str) -> None:
     if not _cuda_report.compilers():
-        emulator.lacking("toolkit", "no NVRTC in this environment's packages")
+        required.lacking("toolkit", "no NVRTC in this environment's packages")
     survey, report = _run(
         _REPORTED,
         MOEWIRE_CUDA_CODE="compile",

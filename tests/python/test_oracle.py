@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
-from harness import jobs_oracle
+from harness import jobs_oracle, required
 from harness.carry_over import Ranks
 from harness.team import Team
 
@@ -58,8 +57,7 @@ def test_tuning_changes_no_bit(team: Team, size: int, tuning: dict[str, Any]) ->
 def test_reserved_huge_pages(team: Team) -> None:
     reason = team.run(2, jobs_oracle.reserved_huge_pages)[0]
     if reason:
-        assert not {"hugepages", "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(","))
-        pytest.skip(reason)
+        required.lacking("hugepages", reason)
 
 
 @pytest.mark.all

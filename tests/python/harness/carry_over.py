@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import emulator, jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
+from . import jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait, required
 from .over_cuda import over_cuda
 from .team import Team
 
@@ -56,7 +56,7 @@ class Ranks:
     def need_device(self, why: str) -> None:
         """Skips a test that is too much for the emulated device, or fails it under CUDA's name."""
         if self.emulated:
-            emulator.lacking("cuda", f"needs a CUDA device: {why}")
+            required.lacking("cuda", f"needs a CUDA device: {why}")
 
     def few(self, many: int, few: int, on_device: int | None = None) -> int:
         """A smaller number where the processor stands in for a device, or on a device itself."""

@@ -15,6 +15,8 @@ import torch
 
 from moewire._cuda.torch_cuda import TorchCuda
 
+from . import required
+
 # A driver, such as libcuda.so.1, that tests run on instead of the emulator; `make gpu-test`
 # sets it. A path is one of the emulator, compiled elsewhere.
 VARIABLE = "MOEWIRE_CUDA_TEST"
@@ -31,12 +33,7 @@ def wanted() -> bool:
     if not asked():
         return False
     if not torch.cuda.is_available():
-        import pytest  # ranks inside an engine have none
-
-        why = f"torch {torch.__version__} finds no CUDA device"
-        if {"cuda", "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
-            pytest.fail(why)
-        pytest.skip(why)
+        required.lacking("cuda", f"torch {torch.__version__} finds no CUDA device")
     return True
 
 

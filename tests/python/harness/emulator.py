@@ -10,9 +10,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-import pytest
-
 from .cuda_device import VARIABLE
+from .required import lacking
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "tests" / "cudaemu"
@@ -38,13 +37,6 @@ def driver() -> Path:
     if not path.exists():
         _build(command, path)
     return path
-
-
-def lacking(what: str, why: str) -> str:
-    """Skips a test, or fails it where what it lacks is required."""
-    if {what, "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
-        pytest.fail(why)
-    pytest.skip(why)
 
 
 def _include() -> Path:
