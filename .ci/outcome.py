@@ -181,7 +181,7 @@ class Runner:
 # their time limits, also where it was a suite that mostly waits. A patient one takes what these
 # leave, and a little of what all want: with the last priority it might never end.
 AT_ONCE = 2
-PATIENCE = "10"
+PATIENCE = "5"
 
 
 def run_steps(steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> dict[str, Outcome]:
