@@ -61,6 +61,21 @@ func TestHungServer(t *testing.T) {
 	mustGet(t, c, "key", []byte("data"))
 }
 
+// A link that has ended is none, before its keeper has seen to it: who finds the server up after a miss can use it.
+func TestEndedLinkIsNotUp(t *testing.T) {
+	s, _ := serve(t)
+	c := dial(t, one(s))
+	l := c.peers[0].link
+	l.writing.Lock() // its keeper waits
+	defer l.writing.Unlock()
+	l.fail(errHung)
+	up, why := c.Up()
+	require.Zero(t, up)
+	require.Len(t, why, 1)
+	require.ErrorIs(t, why[0], errHung)
+	require.Empty(t, c.Carriers())
+}
+
 // A server that is killed and started again is found again; meanwhile there are misses and
 // no errors, and every request completes.
 func TestServerKilled(t *testing.T) {

@@ -54,7 +54,7 @@ func (p *peer) keep() {
 			p.first <- err
 		}
 		if err == nil {
-			wait = p.live(l)
+			wait = p.serve(l)
 		} else {
 			p.client.counts.ProbesFailed.Add(1)
 		}
@@ -65,9 +65,9 @@ func (p *peer) keep() {
 	}
 }
 
-// live serves a link to its end, and says when to try again: at once if it was well for a
+// serve runs a link to its end, and says when to try again: at once if it was well for a
 // while.
-func (p *peer) live(l *link) time.Duration {
+func (p *peer) serve(l *link) time.Duration {
 	began := time.Now()
 	l.run()
 	p.set(nil, l.cause())
@@ -124,6 +124,20 @@ func (p *peer) ask(t *part) bool {
 	l := p.link
 	p.mu.Unlock()
 	return l != nil && l.ask(t)
+}
+
+// live is the link; nil and why, where there is none. One that has ended is none, though keep may not have noticed yet: whoever
+// has seen a part of it end must not find its server up.
+func (p *peer) live() (*link, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link == nil {
+		return nil, p.lastErr
+	}
+	if err := p.link.cause(); err != nil {
+		return nil, err
+	}
+	return p.link, nil
 }
 
 func (p *peer) server() string { return p.name }

@@ -151,10 +151,7 @@ func (p *peer) latch(err error) bool {
 func (c *Client) Carriers() map[string]string {
 	found := map[string]string{}
 	for _, p := range c.peers {
-		p.mu.Lock()
-		l := p.link
-		p.mu.Unlock()
-		switch {
+		switch l, _ := p.live(); {
 		case l == nil:
 		case l.hasView() && !p.latch(nil):
 			found[p.name] = "shm"

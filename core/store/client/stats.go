@@ -50,13 +50,12 @@ func (c *Client) Counters() *Counters { return &c.counts }
 // Up is how many servers there are at this moment, and why the others are not there.
 func (c *Client) Up() (up int, why []error) {
 	for _, p := range c.peers {
-		p.mu.Lock()
-		if p.link != nil {
+		switch l, err := p.live(); {
+		case l != nil:
 			up++
-		} else if p.lastErr != nil {
-			why = append(why, p.lastErr)
+		case err != nil:
+			why = append(why, err)
 		}
-		p.mu.Unlock()
 	}
 	return up, why
 }
