@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +18,7 @@ type tenant struct {
 
 	mu     sync.Mutex
 	quota  int64 // bytes of records; 0: none
+	noting bool  // the ages of its blocks are being noted: until then the quota bounds nothing
 	used   int64 // of blocks, and of writings
 	oldest ages  // of its blocks, and of some that are gone, while there is a quota
 }
@@ -87,7 +87,7 @@ func (s *Store) SetQuotas(quotas map[[16]byte]int64) {
 		})
 	}
 	for t := range begun {
-		t.setQuota(quotas[t.id])
+		t.bind()
 	}
 }
 
@@ -99,8 +99,8 @@ func (s *Store) EvictOverQuotas(stop <-chan struct{}) {
 	}
 }
 
-// setQuotas returns the tenants that have had none before. They have one that nothing reaches, until the ages of their blocks are
-// noted: a put meanwhile would evict new ones, or none.
+// setQuotas returns the tenants that have had none before. Theirs bounds nothing until the ages of their blocks are noted: a put
+// meanwhile would evict new ones, or none.
 func (n *names) setQuotas(quotas map[[16]byte]int64) map[*tenant]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,12 +115,9 @@ func (n *names) setQuotas(quotas map[[16]byte]int64) map[*tenant]bool {
 		if quota == 0 {
 			continue
 		}
-		t := n.tenant(id)
-		if before, _ := t.now(); before == 0 {
+		if t := n.tenant(id); t.setQuota(quota) == 0 {
 			begun[t] = true
-			quota = math.MaxInt64
 		}
-		t.setQuota(quota)
 	}
 	return begun
 }
@@ -163,14 +160,22 @@ func (t *tenant) now() (quota, used int64) {
 	return t.quota, t.used
 }
 
+// setQuota returns the quota that there was. The first one bounds nothing before bind.
 func (t *tenant) setQuota(quota int64) (before int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, t.quota = t.quota, quota
+	t.noting = quota > 0 && (before == 0 || t.noting)
 	if quota == 0 {
 		t.oldest = nil
 	}
 	return before
+}
+
+func (t *tenant) bind() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noting = false
 }
 
 // add counts bytes that are there, whatever the quota, or takes them back.
@@ -247,7 +252,7 @@ func (t *tenant) take(bytes int64) (oldest age, done bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.quota == 0 || t.used+bytes <= t.quota:
+	case t.quota == 0 || t.noting || t.used+bytes <= t.quota:
 		t.used += bytes
 		return age{}, true, nil
 	case bytes > t.quota || len(t.oldest) == 0:

@@ -38,6 +38,8 @@ func TestFirstQuotaOfATenant(t *testing.T) {
 		for quota, _ := w.s.used(o.tenant); quota == 0; quota, _ = w.s.used(o.tenant) {
 			time.Sleep(time.Millisecond)
 		}
+		quota, _ := w.s.used(o.tenant)
+		assert.EqualValues(t, 20*page, quota, "what stats show")
 		assert.NoError(t, o.put(key, 100))
 		return true
 	})
