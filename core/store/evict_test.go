@@ -126,7 +126,7 @@ func TestPinsEndWithTheirBlock(t *testing.T) {
 		require.NoError(t, w.put("key", "", payload("key", i, 100)))
 		require.Equal(t, 1, w.s.Pin(w.ns, key, time.Now().Add(time.Hour), make([]bool, 1)))
 		end()
-		require.Empty(t, w.s.pins.until)
+		require.Empty(t, w.s.pins.all)
 	}
 	require.NoError(t, w.put("key", "", payload("key", 3, 100)))
 	w.fill(300)

@@ -141,9 +141,7 @@ func (n *names) count(b *index.Block, sign int64) {
 	of.bytes.Add(sign * int64(b.PayloadBytes))
 	of.records.Add(sign * b.RecordBytes())
 	of.tenant.blocks.Add(sign)
-	if sign < 0 {
-		of.tenant.add(-b.RecordBytes())
-	}
+	of.tenant.count(b, sign)
 	if of.blocks.Add(sign) == 0 && of.holders.Load() == 0 {
 		n.forget(ns, of)
 	}

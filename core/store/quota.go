@@ -20,6 +20,8 @@ type tenant struct {
 	quota  int64 // bytes of records; 0: none
 	noting bool  // the ages of its blocks are being noted: until then the quota bounds nothing
 	used   int64 // of blocks, and of writings
+	live   int64 // of those: of blocks
+	pinned int64 // of those: of blocks that are pinned, or were until lately
 	oldest ages  // of its blocks, and of some that are gone, while there is a quota
 }
 
@@ -185,6 +187,23 @@ func (t *tenant) add(bytes int64) {
 	t.used += bytes
 }
 
+// count counts a block that has come, whose bytes were claimed, or takes one back that has gone, with what was claimed.
+func (t *tenant) count(b *index.Block, sign int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.live += sign * b.RecordBytes()
+	if sign < 0 {
+		t.used -= b.RecordBytes()
+	}
+}
+
+// pin counts bytes that are pinned, or are no more.
+func (t *tenant) pin(bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pinned += bytes
+}
+
 // note notes the age of a block.
 func (t *tenant) note(x *index.Index, a age) {
 	t.mu.Lock()
@@ -233,6 +252,9 @@ func (s *Store) claimUntil(stop <-chan struct{}, t *tenant, bytes int64) (evicte
 		default:
 		}
 		a, done, err := t.take(bytes)
+		if err != nil && s.pins.lapse() {
+			continue
+		}
 		if done || err != nil {
 			return evicted, err
 		}
@@ -255,11 +277,15 @@ func (t *tenant) take(bytes int64) (oldest age, done bool, err error) {
 	case t.quota == 0 || t.noting || t.used+bytes <= t.quota:
 		t.used += bytes
 		return age{}, true, nil
-	case bytes > t.quota || len(t.oldest) == 0:
+	case bytes > 0 && t.stays()+bytes > t.quota, len(t.oldest) == 0:
 		return age{}, false, fmt.Errorf("%w: %d bytes are used, %d more needed; allowed: %d", ErrQuota, t.used, bytes, t.quota)
 	}
 	return t.oldest.pop(), false, nil
 }
+
+// stays is what would be used with all blocks evicted that may be: by pinned ones, and by what is being written. The caller holds
+// mu.
+func (t *tenant) stays() int64 { return t.used - max(0, t.live-t.pinned) }
 
 // fate is what became of a block that was the oldest one.
 type fate uint8

@@ -71,6 +71,30 @@ func TestQuotaPassesPinnedOnce(t *testing.T) {
 	}
 }
 
+// TestQuotaBesidePinned: a put that does not fit beside what is pinned is refused, and no block is evicted for it. Once a pin is
+// over it fits.
+func TestQuotaBesidePinned(t *testing.T) {
+	w := memory(t)
+	o := w.owned(t, 1, "a")
+	w.setQuotas(map[[16]byte]int64{o.tenant: 20 * page})
+	for i := range 20 {
+		require.NoError(t, o.put(fmt.Sprint(i), 100))
+		if i%4 != 0 {
+			o.pin(fmt.Sprint(i), time.Hour)
+		}
+	}
+	require.ErrorIs(t, o.put("six", 6*page-1000), ErrQuota)
+	for i := range 20 {
+		require.True(t, o.has(fmt.Sprint(i)), i)
+	}
+	require.Zero(t, w.s.Stats().EvictedQuota)
+	o.pin("1", 0)
+	require.NoError(t, o.put("six", 6*page-1000))
+	require.EqualValues(t, 6, w.s.Stats().EvictedQuota)
+	o.delete("2")
+	require.NoError(t, o.put("seven", 7*page-1000), "the pin of a deleted block takes nothing")
+}
+
 // A put for which a store in memory has no room takes nothing of the quota.
 func TestQuotaOfAFullStore(t *testing.T) {
 	w := newWorld(t, 1, inMemory{newDisk(1<<16, 5)}, Config{})

@@ -1,15 +1,9 @@
 package store
 
 import (
-	"sync"
-	"time"
-
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
 )
-
-// MaxPins bounds the blocks that are pinned at a time.
-const MaxPins = 1 << 16
 
 // drop removes a block from the index, and its pin, if sure says so of what is there under the lock of the index.
 func (s *Store) drop(h record.Hash, sure func(*index.Block) bool) bool {
@@ -27,7 +21,7 @@ func (s *Store) dropNow(h record.Hash, sure func(*index.Block) bool) bool {
 		return !is
 	})
 	if is {
-		delete(s.pins.until, h)
+		s.pins.end(h)
 		s.account(&dropped, -1)
 	}
 	return is
@@ -101,69 +95,4 @@ func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
 		}
 	}
 	return num
-}
-
-// pins are blocks that are not evicted for a while. They last as long as the block, and the store is open.
-type pins struct {
-	mu    sync.Mutex
-	until map[record.Hash]time.Time
-}
-
-// Pin keeps blocks from being evicted until a time, by position; a time that has come ends it. A block that is not
-// there, or one pin more than MaxPins, is false.
-func (s *Store) Pin(ns NS, keys [][]byte, until time.Time, pinned []bool) (num int) {
-	n := s.names.of(ns)
-	for i, key := range keys {
-		pinned[i] = n != nil && record.CheckKey(key) == nil && s.pin(n.hashes.Of(key), until)
-		if pinned[i] {
-			num++
-		}
-	}
-	return num
-}
-
-func (s *Store) pin(h record.Hash, until time.Time) bool {
-	p := &s.pins
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !s.index.Has(h) {
-		return false
-	}
-	if p.until == nil {
-		p.until = map[record.Hash]time.Time{}
-	}
-	if _, again := p.until[h]; !again && len(p.until) >= MaxPins && !p.expire() {
-		return false
-	}
-	p.until[h] = until
-	return true
-}
-
-// holds reports whether a block is pinned. The caller holds mu.
-func (p *pins) holds(h record.Hash) bool {
-	until, is := p.until[h]
-	return is && until.After(time.Now())
-}
-
-// expire forgets the pins whose time is over; it reports whether there is room.
-func (p *pins) expire() bool {
-	now := time.Now()
-	for h, until := range p.until {
-		if !until.After(now) {
-			delete(p.until, h)
-		}
-	}
-	return len(p.until) < MaxPins
-}
-
-// now is a copy of the pins that hold.
-func (p *pins) now() map[record.Hash]bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expire()
-	held := make(map[record.Hash]bool, len(p.until))
-	for h := range p.until {
-		held[h] = true
-	}
-	return held
 }

@@ -36,7 +36,7 @@ type Stats struct {
 	Exists     uint64 `json:"exists" metric:"existing_puts_total" help:"Puts of a block that was there already."`
 	Conflicts  uint64 `json:"conflicts" metric:"conflicts_total" help:"Puts of another block than that of the key."`
 	Full       uint64 `json:"full" metric:"full_total" help:"Puts for which there was no room."`
-	OverQuota  uint64 `json:"over_quota" metric:"over_quota_total" help:"Puts for which a quota had no room, with all blocks evicted that may be."`
+	OverQuota  uint64 `json:"over_quota" metric:"over_quota_total" help:"Puts for which a quota had no room beside what is pinned or being written."`
 	WouldBlock uint64 `json:"would_block" metric:"staging_full_total" help:"Puts to files while as much was being written as may be."`
 	Deletes    uint64 `json:"deletes" metric:"deleted_blocks_total" help:"Blocks that clients deleted."`
 
