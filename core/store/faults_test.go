@@ -30,9 +30,11 @@ func TestDiskFails(t *testing.T) {
 				}
 				return 1, nil
 			})
+			m.fails = true
 			for range 80 {
 				m.step()
 			}
+			m.fails = false
 			d.fails(nil)
 			for key, k := range m.keys {
 				m.look(key, k)

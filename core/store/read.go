@@ -63,7 +63,7 @@ func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
 	l.over.Store(false)
 	h, err := s.headerOf(&l.block, key)
 	if err != nil {
-		s.spoiled(&l.block)
+		s.doubted(&l.block, err)
 		l.Release()
 		return false
 	}
@@ -109,6 +109,9 @@ func (s *Store) headerOf(b *index.Block, key []byte) (h record.Header, err error
 	if err == nil && !same {
 		err = record.ErrNone
 	}
+	if err == nil {
+		s.doubts.end(b.Hash)
+	}
 	return h, err
 }
 
@@ -138,7 +141,7 @@ func (s *Store) header(b *index.Block, f func(record.Header)) error {
 // lifeOf is that of a block's segment, which does not change while the block has a lease.
 func (s *Store) lifeOf(b *index.Block) uint64 { return s.segments[b.Segment].life.Load() }
 
-// spoiled removes a block whose record is damaged, or cannot be read: it must not come back.
+// spoiled removes a block that is damaged, or cannot be read for good: it must not come back.
 func (s *Store) spoiled(b *index.Block) {
 	defer s.deletes.begin()()
 	if s.delete(b.Hash, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {

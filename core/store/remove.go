@@ -22,6 +22,7 @@ func (s *Store) dropNow(h record.Hash, sure func(*index.Block) bool) bool {
 	})
 	if is {
 		s.pins.end(h)
+		s.doubts.end(h)
 		s.account(&dropped, -1)
 	}
 	return is

@@ -34,6 +34,8 @@ var (
 	ErrExists = errors.New("the block is there already")
 	// ErrConflict means that the key has another block, which stays.
 	ErrConflict = errors.New("the key has another block")
+	// ErrUnreadable means that the key has a block that the disk cannot read now. It stays, unless that goes on.
+	ErrUnreadable = errors.New("the key has a block that cannot be read now")
 	// ErrFull means that no room can be made: nothing has happened.
 	ErrFull = errors.New("no room")
 	// ErrTooLarge means that no segment has room for such a block.
@@ -91,6 +93,7 @@ type Store struct {
 	counts   counters
 	pins     pins
 	graves   graves
+	doubts   doubts
 	deletes  deletes
 	copies   copies
 	busy     keys         // one put of a key at a time

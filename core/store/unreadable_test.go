@@ -193,6 +193,43 @@ func TestFlushPastUnreadablePages(t *testing.T) {
 	w.open(sealed)
 }
 
+// TestUnreadableForAWhile: a block whose record cannot be read once is a miss, and stays, whatever is put. If the disk fails at it
+// for long the block is gone, and its key is free.
+func TestUnreadableForAWhile(t *testing.T) {
+	w, d := newSealed(t)
+	w.open(d)
+	want, fails := payload("key5", 1, 50), func(fails bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.bad[[2]int64{0, 6}] = fails
+	}
+	long := func() {
+		w.s.doubts.mu.Lock()
+		defer w.s.doubts.mu.Unlock()
+		for h := range w.s.doubts.since {
+			w.s.doubts.since[h] = time.Now().Add(-doubtFor)
+		}
+	}
+	fails(true)
+	require.Nil(t, w.get("key5"))
+	require.ErrorIs(t, w.put("key5", "", want), ErrUnreadable)
+	require.ErrorIs(t, w.put("key5", "", payload("key5", 2, 50)), errDisk)
+	fails(false)
+	require.Equal(t, want, w.get("key5"))
+	require.ErrorIs(t, w.put("key5", "", payload("key5", 2, 50)), ErrConflict)
+	fails(true)
+	long() // of a time that is over
+	require.Nil(t, w.get("key5"))
+	require.True(t, w.has("key5"))
+	require.Zero(t, w.s.Stats().Spoiled)
+	long()
+	require.NoError(t, w.put("key5", "", want))
+	require.Equal(t, want, w.get("key5"))
+	require.EqualValues(t, 1, w.s.Stats().Spoiled)
+	require.Zero(t, w.s.doubts.num.Load())
+	w.accounts()
+}
+
 // A complaint about a block ends that one, and none that its key has got since.
 func TestBadIsOfOneBlock(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 8)}, Config{})

@@ -38,8 +38,8 @@ type Writing struct {
 
 var errGivenUp = errors.New("the block was given up")
 
-// Allocate reserves room. Errors: ErrExists, ErrConflict, ErrFull, ErrQuota, ErrTooLarge (with both numbers), ErrWouldBlock,
-// ErrClosed, or one that names the argument; nothing has happened then.
+// Allocate reserves room. Errors: ErrExists, ErrConflict, ErrUnreadable, ErrFull, ErrQuota, ErrTooLarge (with both numbers),
+// ErrWouldBlock, ErrClosed, or one that names the argument; nothing has happened then.
 func (s *Store) Allocate(a Allocation) (*Writing, error) {
 	ns := s.names.again(a.NS)
 	if ns == nil {
@@ -305,7 +305,8 @@ func (w *Writing) Release() {
 	w.store.writings.put(w)
 }
 
-// refuseKnown is ErrExists or ErrConflict if the key has a block. One that is damaged is removed: then nil.
+// refuseKnown is ErrExists or ErrConflict if the key has a block, and ErrUnreadable if that cannot be told now. One that is damaged
+// is removed: then nil.
 func (s *Store) refuseKnown(w *Writing) error {
 	there, found := s.hold(w.block.Hash, 0)
 	if !found {
@@ -314,9 +315,10 @@ func (s *Store) refuseKnown(w *Writing) error {
 	defer s.letGo(&there)
 	h, err := s.headerOf(&there, w.header.Key)
 	switch {
-	case err != nil:
-		s.spoiled(&there)
+	case err != nil && s.doubted(&there, err):
 		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnreadable, err)
 	case h.PayloadBytes == w.header.PayloadBytes && h.Tag == w.header.Tag:
 		s.counts.exists.Add(1)
 		s.index.Touch(there.Hash, s.stampBehind(w.block.Parent))
