@@ -20,6 +20,7 @@ type disk struct {
 	data, durable [][]byte
 	touched       map[[2]int64]bool // segment and page, written since the last Sync
 	bad           map[[2]int64]bool // segment and page that cannot be read
+	lame          map[int]bool      // segments that cannot be written to
 	room          int               // segments that there is room for; 0: for all
 	taken         map[int]bool      // segments that have their room
 	fault         func(op string) (written float64, err error)
@@ -47,6 +48,16 @@ func (d *disk) fails(fault func(op string) (written float64, err error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fault = fault
+}
+
+// laming has segments that cannot be written to from now on.
+func (d *disk) laming(segments ...int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lame = map[int]bool{}
+	for _, segment := range segments {
+		d.lame[segment] = true
+	}
 }
 
 // hasRoom says for how many segments there is room from now on; 0: for all.
@@ -79,6 +90,8 @@ func (d *disk) Write(segment int, off int64, pieces ...[]byte) error {
 	share, err := d.failing("write")
 	switch {
 	case err != nil:
+	case d.lame[segment]:
+		return errDisk
 	case d.room > 0 && !d.taken[segment] && len(d.taken) >= d.room:
 		return syscall.ENOSPC
 	default:

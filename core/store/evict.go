@@ -25,6 +25,8 @@ const (
 	sparseShare = 5
 	// keepShare bounds what of a segment is written again, in quarters.
 	keepShare = 3
+	// mostTries is how many segments are tried in turn while the medium cannot write to them.
+	mostTries = 4
 )
 
 // LRU keeps what was used last. Chains are stamped so that heads are newer than tails: tails go first.
@@ -88,21 +90,38 @@ func (s *Store) reclaim() bool {
 	}
 	s.reclaiming = true
 	v, at := s.condemn()
-	if at != none && v.hotBytes[at] > 0 && !s.canMove() {
-		at = s.victimWithoutMoves(v)
-	}
-	done := at != none
-	if done {
-		g := &s.segments[at]
-		g.state = stateEmptying
-		g.refs.Add(1) // end takes it back: nothing of it is begun anew before
-		s.mu.Unlock()
-		done = s.empty(at, v)
-		s.mu.Lock()
+	done := false
+	for tries := 0; tries < mostTries && !done; tries++ {
+		if at = s.orWithoutMoves(at, v); at == none {
+			break
+		}
+		if done = s.emptyUnlocked(at, v); !done && s.segments[at].mayBeWritten() {
+			break // it is not this segment that fails
+		}
+		at = s.victim(v)
 	}
 	s.reclaiming = false
 	s.turn()
 	return done
+}
+
+// emptyUnlocked is empty for a caller that holds mu, which is released meanwhile.
+func (s *Store) emptyUnlocked(at int, v *verdict) bool {
+	g := &s.segments[at]
+	g.state = stateEmptying
+	g.refs.Add(1) // end takes it back: nothing of it is begun anew before
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return s.empty(at, v)
+}
+
+// orWithoutMoves is the victim, or another one where that has blocks that stay and there is no room for them. The caller holds mu,
+// which is released meanwhile.
+func (s *Store) orWithoutMoves(victim int, v *verdict) int {
+	if victim != none && v.hotBytes[victim] > 0 && !s.canMove() {
+		return s.victimWithoutMoves(v)
+	}
+	return victim
 }
 
 // condemn judges all blocks, and chooses the victim. The caller holds mu, which is released meanwhile.
@@ -207,9 +226,10 @@ func (s *Store) coldest(v *verdict, may func(at int) bool) int {
 
 // victimWithoutMoves is for a store that has no segment left for blocks that are moved, as after a kill while one was being
 // emptied, or where the disk is smaller than the store: it takes a segment that has no pinned blocks, and none of its blocks
-// stays. A disk that cannot be written to must not cost all blocks in this way: all segments that are not used have to lack room.
+// stays. A disk that cannot be written to must not cost all blocks in this way: where segments that are not used fail, others
+// have to lack room.
 func (s *Store) victimWithoutMoves(v *verdict) int {
-	if s.hasBroken() || s.starting || s.numFree() > 0 {
+	if s.hasBroken() && s.numNoRoom == 0 || s.starting || s.numFree() > 0 {
 		return none
 	}
 	v.since = ^uint64(0)
@@ -220,9 +240,13 @@ func (s *Store) victimWithoutMoves(v *verdict) int {
 // stops: the segment stays as it is, without those that were moved. So it does if the medium fails. It reports whether the
 // segment was made none.
 func (s *Store) empty(at int, v *verdict) bool {
+	if err := s.checkWrites(at); err != nil {
+		s.stay(at, err)
+		return false
+	}
 	for s.moveHot(at, v) {
 		s.buryStale(at)
-		if err := s.checkWrites(at); err != nil {
+		if err := s.flushMoved(at); err != nil {
 			s.stay(at, err)
 			return false
 		}
@@ -278,17 +302,25 @@ func (s *Store) moveHot(at int, v *verdict) bool {
 	return true
 }
 
-// checkWrites writes the first page of a segment again, as it is, and flushes: before a block is evicted the medium has to show
-// that the segment can be made none. What was moved has to be on the disk before that, or a power cut could lose both.
+// checkWrites writes the first page of a segment again, as it is: before a block is moved or evicted the medium has to show that the
+// segment can be made none.
 func (s *Store) checkWrites(at int) error {
 	if !s.medium.Lasts() {
 		return nil
 	}
-	if err := s.medium.Write(at, 0, s.firstPage(s.segments[at].life.Load())); err != nil {
+	err := s.medium.Write(at, 0, s.firstPage(s.segments[at].life.Load()))
+	if err != nil {
 		s.mu.Lock()
 		s.segments[at].lost = time.Now() // another segment is tried next
 		s.mu.Unlock()
-		return err
+	}
+	return err
+}
+
+// flushMoved flushes what was moved out of a segment, or a power cut could lose both, and what checkWrites has written.
+func (s *Store) flushMoved(at int) error {
+	if !s.medium.Lasts() {
+		return nil
 	}
 	return s.medium.Sync(at)
 }

@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"sync"
+	"time"
+)
 
 // keep seals segments and flushes, until the store is closed.
 func (s *Store) keep() {
@@ -32,15 +36,33 @@ func (s *Store) tend() {
 	s.note(s.buryAll())
 }
 
-// note counts an error, and logs it unless it is the same again: a disk that fails does so at each look.
+// note counts an error, and logs it unless it is one of the latest again: a disk that fails does so at each look, in several ways.
 func (s *Store) note(err error) {
 	if err == nil {
 		return
 	}
 	s.counts.writeErrors.Add(1)
-	if text := err.Error(); s.noted.Swap(text) != text {
+	if text := err.Error(); s.noted.isNew(text) {
 		s.cfg.Log(text)
 	}
+}
+
+// noted are the latest texts that were logged.
+type noted struct {
+	mu    sync.Mutex
+	texts [8]string
+	next  int
+}
+
+func (n *noted) isNew(text string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if slices.Contains(n.texts[:], text) {
+		return false
+	}
+	n.texts[n.next] = text
+	n.next = (n.next + 1) % len(n.texts)
+	return true
 }
 
 // aheadSegments is how many segments a store has at least that reclaims one before it is needed.

@@ -175,7 +175,7 @@ func (s *Store) tryStart(at int) {
 			g.namespaces = map[uint16]struct{}{}
 		}
 		g.life.Store(life)
-		g.lost = time.Time{}
+		g.lost, g.said = time.Time{}, false
 		s.setNoRoom(g, false)
 		s.retire() // one that was left for moves is sealed, as any other
 		s.open = at
@@ -215,7 +215,8 @@ func (s *Store) firstPage(life uint64) []byte {
 	return page
 }
 
-// lose sets a segment aside that cannot be written to. It returns the line to be logged: none for a want of room but the first.
+// lose sets a segment aside that cannot be written to. It returns the line to be logged: one for all that lack room, and for each of
+// the others one until it can be written to again.
 func (s *Store) lose(at int, err error) (line string) {
 	g := &s.segments[at]
 	g.state, g.lost = stateLost, time.Now()
@@ -223,6 +224,10 @@ func (s *Store) lose(at int, err error) (line string) {
 	s.counts.writeErrors.Add(1)
 	if !medium.LacksRoom(err) {
 		s.setNoRoom(g, false)
+		if g.said {
+			return ""
+		}
+		g.said = true
 		return fmt.Sprintf("segment %d cannot be written to and is tried again in %v: %v", at, retryLost, err)
 	}
 	if g.noRoom {

@@ -78,24 +78,55 @@ func TestSmallerDisk(t *testing.T) {
 	}
 }
 
-// TestBrokenIsNotFull: while one segment cannot be written to for another reason than a want of room, nothing is evicted that is
-// to stay.
+// TestFullDiskWithABrokenSegment: on a full disk one segment that cannot be written to, used or not, refuses no put: the next one is
+// evicted as a whole. One line says so.
+func TestFullDiskWithABrokenSegment(t *testing.T) {
+	for name, broken := range map[string]int{"not used": 8, "used": 2} {
+		t.Run(name, func(t *testing.T) {
+			w, d, said := newSmaller(t, 12, 5)
+			w.fill(20)
+			require.NoError(t, w.s.sealAllOpen())
+			d.laming(broken)
+			errs := w.s.Stats().WriteErrors
+			for range 20 {
+				w.fill(20)
+				w.retrySoon()
+			}
+			require.NotZero(t, w.s.Stats().EvictedCold)
+			require.Greater(t, w.s.Stats().WriteErrors, errs+1)
+			require.Equal(t, 2, said.num(), "that the disk is full, and that a segment fails: %q", said.all)
+			w.accounts()
+			d.laming()
+			w.retrySoon()
+			w.fill(200)
+			w.accounts()
+		})
+	}
+}
+
+// TestFailuresAreSaidOnce: a disk that goes on to fail, in two ways at each flush, makes a line for each of them.
+func TestFailuresAreSaidOnce(t *testing.T) {
+	d, said := newDisk(1<<16, 8), &lines{}
+	w := newWorld(t, testenv.Seed(t), d, Config{FlushEvery: time.Hour, Log: said.add})
+	require.NoError(t, w.put("key", "", nil))
+	d.laming(0)
+	require.True(t, w.delete("key"))
+	for range 10 {
+		w.s.tend()
+	}
+	require.Equal(t, 2, said.num(), said.all)
+	require.GreaterOrEqual(t, w.s.Stats().WriteErrors, uint64(20))
+	d.laming()
+}
+
+// TestBrokenIsNotFull: while a segment cannot be written to for another reason than a want of room, and none lacks room, nothing is
+// evicted that is to stay.
 func TestBrokenIsNotFull(t *testing.T) {
 	w, d, _ := newSmaller(t, 12, 5)
 	w.fill(28)
 	before := w.keys()
 	require.NotEmpty(t, before)
-	var once sync.Once
-	d.fails(func(op string) (share float64, err error) {
-		if op == "write" {
-			once.Do(func() { share, err = 0, errDisk })
-		}
-		return share, err
-	})
-	w.s.mu.Lock()
-	w.s.tryStart(w.s.freeSegment())
-	w.s.mu.Unlock()
-	d.fails(nil)
+	d.laming(5, 6, 7, 8, 9, 10, 11)
 	refused := 0
 	for i := range 40 {
 		if w.put(fmt.Sprint("more", i), "", payload("more", 1, 5000)) != nil {

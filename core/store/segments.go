@@ -35,6 +35,7 @@ type segment struct {
 	namespaces map[uint16]struct{} // of placed: the footer needs room for them
 	lost       time.Time           // when the medium could last not write to it
 	noRoom     bool                // the medium had no room for it when it was last begun
+	said       bool                // a line has said that the medium could not write to it when it was last begun
 	owed       bool                // it was emptied, and its records could not be made none so far
 
 	life atomic.Uint64 // a random number, in every record's check

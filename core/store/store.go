@@ -96,8 +96,8 @@ type Store struct {
 	doubts   doubts
 	deletes  deletes
 	copies   copies
-	busy     keys         // one put of a key at a time
-	noted    atomic.Value // the text that was logged last
+	busy     keys // one put of a key at a time
+	noted    noted
 	writings writings
 	stagings stagings
 	live     atomic.Int64 // bytes of the records of all blocks
