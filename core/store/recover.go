@@ -16,6 +16,7 @@ type recovery struct {
 	*Store
 	outdated []index.Block // records that are to be made none: of two of a key the earlier one, and what is not whole
 	said     map[int]bool  // segments of which a line says that a part cannot be read
+	again    int           // reads that were tried again
 	homeless int           // blocks of namespaces beyond the bound
 }
 
@@ -88,6 +89,34 @@ func (s *recovery) neverWritten(at int, off int64, err error) bool {
 	return false
 }
 
+// How often a start tries to read what it would lose, what it waits in between, and how often in all: a disk that is broken for good
+// must not hold it up.
+const (
+	startTries = 3
+	startPause = 10 * time.Millisecond
+	maxAgain   = 100
+)
+
+// insist reads again where the medium fails: what cannot be read is lost for good.
+func (s *recovery) insist(read func() error) error {
+	err := read()
+	for try := 1; try < startTries && err != nil && !isNothing(err) && s.again < maxAgain; try++ {
+		s.again++
+		time.Sleep(startPause)
+		err = read()
+	}
+	return err
+}
+
+// isNothing reports whether a read has found that there is nothing.
+func isNothing(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, record.ErrNone)
+}
+
+func (s *recovery) read(at int, off int64, p []byte) error {
+	return s.insist(func() error { return s.medium.Read(at, off, p) })
+}
+
 // giveUp makes none what cannot be read at a page: it must not be found by a later start that can read it, when its key has
 // been written again, or deleted, in between.
 func (s *recovery) giveUp(at int, off int64) {
@@ -104,7 +133,7 @@ func (s *recovery) giveUp(at int, off int64) {
 // recoverSegment takes a segment's footer, or leaves the segment to scan.
 func (s *recovery) recoverSegment(at int) error {
 	page := make([]byte, record.PageBytes)
-	if err := s.medium.Read(at, 0, page); err != nil {
+	if err := s.read(at, 0, page); err != nil {
 		if !s.neverWritten(at, 0, err) {
 			s.segments[at].state = stateEmptied
 			s.giveUp(at, 0)
@@ -118,39 +147,41 @@ func (s *recovery) recoverSegment(at int) error {
 	g := &s.segments[at]
 	g.life.Store(head.Life)
 	g.next, g.namespaces = record.PageBytes, map[uint16]struct{}{}
-	found, err := s.recoverFooter(at)
-	if err == nil && found {
+	switch found, err := s.recoverFooter(at); {
+	case errors.Is(err, errFooter):
+		g.state = stateEmptied
+		s.giveUp(at, 0)
+	case found:
 		g.state = stateSealed
-		return nil
+	default:
+		g.state = stateFull
+		s.toSeal = append(s.toSeal, at)
 	}
-	if err != nil && !errors.Is(err, record.ErrNone) {
-		return err
-	}
-	g.state = stateFull
-	s.toSeal = append(s.toSeal, at)
 	return nil
 }
 
-// recoverFooter adds what a segment's footer names. It reports whether there is one.
+// errFooter means that a segment's footer cannot be read. It may have hidden records, where a power cut has kept the mark of a deleted
+// block and lost what its header was overwritten with. So none of the segment's is believed.
+var errFooter = errors.New("a footer that cannot be read")
+
+// recoverFooter adds what a segment's footer names. It reports whether there is one; errFooter.
 func (s *recovery) recoverFooter(at int) (bool, error) {
 	g, end := &s.segments[at], s.medium.SegmentBytes()
 	page := make([]byte, record.PageBytes)
-	if err := s.medium.Read(at, end-record.PageBytes, page); err != nil {
-		s.neverWritten(at, end-record.PageBytes, err)
-		return false, nil
+	if err := s.read(at, end-record.PageBytes, page); err != nil {
+		return false, s.noFooter(at, end-record.PageBytes, err)
 	}
 	tail, err := record.GetTail(page, g.life.Load(), end)
 	if err != nil {
-		return false, err
+		return false, nil
 	}
 	whole := make([]byte, tail.Bytes())
-	if err := s.medium.Read(at, end-tail.Bytes(), whole); err != nil {
-		s.neverWritten(at, end-tail.Bytes(), err)
-		return false, nil
+	if err := s.read(at, end-tail.Bytes(), whole); err != nil {
+		return false, s.noFooter(at, end-tail.Bytes(), err)
 	}
 	f, err := s.secret.GetFooter(whole, tail)
 	if err != nil {
-		return false, err
+		return false, nil // the power was cut while it was written: it has hidden nothing yet
 	}
 	for i := range f.Entries {
 		s.recoverEntry(at, &f.Entries[i], f.Namespaces)
@@ -158,6 +189,14 @@ func (s *recovery) recoverFooter(at int) (bool, error) {
 	s.seq = max(s.seq, f.Seq)
 	g.footer, g.next = tail, end-tail.Bytes()
 	return true, nil
+}
+
+// noFooter is errFooter, unless there is nothing to be read.
+func (s *recovery) noFooter(at int, off int64, err error) error {
+	if s.neverWritten(at, off, err) {
+		return nil
+	}
+	return errFooter
 }
 
 func (s *recovery) recoverEntry(at int, e *record.Entry, namespaces []record.Digest) {
@@ -222,7 +261,7 @@ func (s *recovery) choose(b, there index.Block) {
 
 // seqOf reads the number of a record; 0 if it is none.
 func (s *recovery) seqOf(b *index.Block) (seq uint64, err error) {
-	err = s.header(b, func(h record.Header) { seq = h.Seq })
+	err = s.insist(func() error { return s.header(b, func(h record.Header) { seq = h.Seq }) })
 	if errors.Is(err, record.ErrNone) {
 		err = nil
 	}
@@ -235,7 +274,7 @@ func (s *recovery) scan(at int) {
 	end := s.medium.SegmentBytes()
 	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
 	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
-		if err := s.medium.Read(at, off, head); err != nil {
+		if err := s.read(at, off, head); err != nil {
 			if s.neverWritten(at, off, err) {
 				break
 			}
@@ -284,7 +323,7 @@ func (s *recovery) isWhole(b *index.Block, h *record.Header) (bool, error) {
 	at, left := int64(b.Off)*record.PageBytes+record.PayloadOff(len(h.Key)), int64(h.PayloadBytes)
 	for left > 0 {
 		part := chunk[:min(left, int64(len(chunk)))]
-		if err := s.medium.Read(int(b.Segment), at, part); err != nil {
+		if err := s.read(int(b.Segment), at, part); err != nil {
 			return false, err
 		}
 		tagger.Write(part)
