@@ -110,6 +110,7 @@ type Client struct {
 	peers   []*peer
 	places  *pool.Pool[struct{}] // for requests
 	event   *sys.FD
+	stop    *sys.FD // can be read once the client is being closed
 	counts  Counters
 	ended   sync.WaitGroup
 	closing chan struct{}
@@ -139,8 +140,12 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	stop, err := sys.NewEvent()
+	if err != nil {
+		return nil, errors.Join(err, event.Close())
+	}
 	c := &Client{
-		cfg: cfg, digest: cfg.Namespace.Digest(), places: places, event: event,
+		cfg: cfg, digest: cfg.Namespace.Digest(), places: places, event: event, stop: stop,
 		closing: make(chan struct{}), kick: make(chan struct{}, 1), calls: map[uint64]*call{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -186,13 +191,14 @@ func (c *Client) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	close(c.closing)
+	err := sys.Signal(c.stop)
 	c.cancel()
 	for _, p := range c.peers {
 		p.close()
 	}
 	c.ended.Wait()
 	c.places.Close()
-	return c.event.Close()
+	return errors.Join(err, c.stop.Close(), c.event.Close())
 }
 
 func (c *Client) isClosed() bool {

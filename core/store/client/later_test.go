@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // Where descriptors or memory are used up for a while, at either side, blocks come by TCP for as long, which is said
@@ -68,6 +69,43 @@ func TestShortageBecomesFailure(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.NoError(t, slow.Close())
 	require.Equal(t, before.Mappings, sys.Stats().Mappings)
+}
+
+// A client that is closed waits for no arena that a server has promised and does not send, neither over a link that is being made nor
+// over one that runs.
+func TestCloseDoesNotWaitForArenas(t *testing.T) {
+	ring := keys(t, keyA)
+	for _, runs := range []bool{false, true} {
+		again := time.Hour
+		if runs {
+			again = time.Millisecond
+		}
+		shared := message.Shared{ArenaBytes: 1 << 20, HoldUs: 1}
+		promised := make(chan struct{})
+		first := true
+		s := &liar{keys: ring}
+		s.heard = func(head wire.Head) bool {
+			switch {
+			case head.Code != message.Share:
+			case first: // the client is opened by then
+				first = false
+				s.head = wire.Head{Code: message.Share, Reply: true, Refused: true, Status: uint16(message.WouldBlock)}
+			default:
+				s.head, s.payload = wire.Head{Code: message.Share, Reply: true}, shared.Append(nil)
+				close(promised)
+			}
+			return true
+		}
+		c, err := Open(Config{Servers: []string{"liar"}, Keys: ring, Dial: s.dial, Connect: time.Hour, Timeout: time.Hour, ProbeMin: time.Millisecond, ProbeMax: again})
+		require.NoError(t, err)
+		if !runs {
+			c.peers[0].link.fail(errHung)
+		}
+		<-promised
+		begun := time.Now()
+		require.NoError(t, c.Close())
+		require.Less(t, time.Since(begun), patience)
+	}
 }
 
 // failing are faults of calls by name, while stop was not called.

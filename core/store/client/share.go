@@ -94,6 +94,7 @@ func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status,
 		return found, failure(err)
 	}
 	defer func() { _ = invitation.Close() }()
+	invitation.Stop = l.peer.client.stop
 	status, reply, err := ask(invitation.Name[:])
 	switch {
 	case err != nil:
@@ -116,7 +117,10 @@ func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status,
 // await waits for what the server gives.
 func (l *link) await(found *given, invitation *local.Invitation, deadline time.Time) error {
 	fd, socket, err := invitation.Await(deadline)
-	if err != nil {
+	switch {
+	case errors.Is(err, local.ErrStopped):
+		return ErrClosed
+	case err != nil:
 		return failure(err)
 	}
 	if found.near, err = local.Conn(socket); err != nil {

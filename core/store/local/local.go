@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -37,6 +38,9 @@ var ErrElsewhere = errors.New("the client is not on this host")
 
 // ErrWithdrawn means that the server has proved itself, closed the socket and sent nothing: it ends, or its time was over.
 var ErrWithdrawn = errors.New("the server has not sent its descriptors")
+
+// ErrStopped means that Invitation.Stop came first.
+var ErrStopped = errors.New("the client waits no more")
 
 const numFDs = 2
 
@@ -71,7 +75,9 @@ func proofsOf(secret [32]byte, name [message.NameBytes]byte) (p proofs, err erro
 
 // Invitation is a client's socket. For one goroutine.
 type Invitation struct {
-	Name     [message.NameBytes]byte
+	Name [message.NameBytes]byte
+	// Stop ends Await once it can be read. nil: nothing does. It is the caller's.
+	Stop     *sys.FD
 	proofs   proofs
 	listener *sys.FD
 }
@@ -93,7 +99,7 @@ func Invite(secret [32]byte) (i *Invitation, err error) {
 // closed.
 func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error) {
 	for {
-		if _, err := sys.WaitReadable([]*sys.FD{i.listener}, deadline); err != nil {
+		if err := i.wait(i.listener, deadline); err != nil {
 			return nil, nil, fmt.Errorf("the server's descriptors have not come: %w", err)
 		}
 		conn, err := sys.Accept(i.listener)
@@ -116,6 +122,15 @@ func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error
 	}
 }
 
+// wait waits until a socket can be read.
+func (i *Invitation) wait(socket *sys.FD, deadline time.Time) error {
+	ready, err := sys.WaitReadable([]*sys.FD{socket, i.Stop}, deadline)
+	if err == nil && slices.Contains(ready, 1) {
+		return ErrStopped
+	}
+	return err
+}
+
 // knows reports whether a connection is the server's. Its proof is there: it has sent that before it answered.
 func (i *Invitation) knows(conn *sys.FD) bool {
 	var said [message.ProofBytes + 1]byte
@@ -129,7 +144,7 @@ func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
 	if err := sys.Send(conn, i.proofs.client[:]); err != nil {
 		return nil, withdrawn(err)
 	}
-	if _, err := sys.WaitReadable([]*sys.FD{conn}, deadline); err != nil {
+	if err := i.wait(conn, deadline); err != nil {
 		return nil, err
 	}
 	var said [2]byte

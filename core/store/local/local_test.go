@@ -197,6 +197,29 @@ func TestServerGoes(t *testing.T) {
 	require.ErrorIs(t, err, ErrWithdrawn, "without reading the client's")
 }
 
+// TestAwaitStops: a wait for a server that says nothing, before or after its proof, ends when it is told to.
+func TestAwaitStops(t *testing.T) {
+	stop, err := sys.NewEvent()
+	require.NoError(t, err)
+	i, err := Invite([32]byte{7})
+	require.NoError(t, err)
+	defer sys.CloseAll(stop, i.listener)
+	i.Stop = stop
+	time.AfterFunc(10*time.Millisecond, func() { _ = sys.Signal(stop) })
+	_, _, err = i.Await(time.Now().Add(time.Hour))
+	require.ErrorIs(t, err, ErrStopped)
+
+	d, err := Approach(i.Name, [32]byte{7})
+	require.NoError(t, err)
+	conn, err := sys.Accept(i.listener)
+	require.NoError(t, err)
+	defer sys.CloseAll(conn)
+	require.True(t, i.knows(conn))
+	_, err = i.take(conn, time.Now().Add(time.Hour))
+	require.ErrorIs(t, err, ErrStopped)
+	require.NoError(t, d.Close())
+}
+
 // Who has the name and is not the client gets nothing: it cannot make the client's proof of what it has heard.
 func TestImpostors(t *testing.T) {
 	secret, name := [32]byte{7}, [16]byte{9}
