@@ -24,13 +24,13 @@ func (l *link) shareLater() {
 
 // sharedNow asks once. false: it is to be asked again.
 func (l *link) sharedNow() bool {
-	found, err := l.invite(time.Now().Add(l.peer.client.cfg.Connect), l.askName)
+	deadline := time.Now().Add(l.peer.client.cfg.Connect)
+	found, err := l.invite(halfOf(deadline), l.askName)
 	var refused noCarrier
 	var later notNow
 	switch {
 	case err == nil:
-		_ = found.near.Close() // the link is in use: it stays where it is
-		l.gain(found)
+		l.hasCome(found, deadline)
 		return true
 	case errors.As(err, &later):
 		return false
@@ -51,6 +51,59 @@ func (l *link) askName(name []byte) (message.Status, []byte, error) {
 		err = notNow{err} // busy, or slow: a link that ends ends this, too
 	}
 	return 0, nil, err
+}
+
+// hasCome is for an arena that has come while the link is in use: requests go by way of the socket that has come with it, if there
+// is a session, else where they have gone.
+func (l *link) hasCome(found given, deadline time.Time) {
+	m := l.peer.linkOver(found.near, deadline)
+	if m == nil {
+		l.gain(found)
+		return
+	}
+	m.attach(found)
+	m.ran = make(chan struct{})
+	defer close(m.ran)
+	if !l.peer.exchange(l, m) {
+		m.closeView()
+		_ = m.nc.Close()
+		return
+	}
+	l.peer.client.start("store: connection that is left", l.leave)
+	m.run()
+	l.fail(m.cause()) // it is no server's any more
+}
+
+// exchange puts a link in the place of one that runs.
+func (p *peer) exchange(l, m *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.link != l || l.cause() != nil {
+		return false
+	}
+	p.link, p.left, l.heir = m, l, m
+	return true
+}
+
+// errLeft is why a link ends in whose place there is a better one.
+var errLeft = errors.New("requests go another way now")
+
+// leave ends a link to which nothing is given any more, once its leases are over and what runs over it has ended.
+func (l *link) leave() {
+	for wait := l.heir.hold + leaveEvery; l.rest(wait); wait = leaveEvery {
+		if l.isIdle() {
+			l.fail(errLeft)
+		}
+	}
+}
+
+// leaveEvery is how often a link that is left is looked at.
+const leaveEvery = time.Second
+
+func (l *link) isIdle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.running) == 0 && len(l.queue) == 0 && !l.sending && !l.sealed
 }
 
 // gain gives a link that runs the arena.

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -28,7 +31,8 @@ func TestShortageDoesNotLatch(t *testing.T) {
 		stop := sys.FailCall(call, err)
 		var said warned
 		c := dial(t, one(srv), quickly, func(c *Config) { c.Warn = said.add })
-		link := c.peers[0].link
+		before, lookErr := c.Lookup([][]byte{[]byte("key")}, 0)
+		require.NoError(t, lookErr)
 		require.Equal(t, "tcp", carrier(c), call)
 		mustGet(t, c, "key", data)
 		_, refused := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
@@ -43,12 +47,77 @@ func TestShortageDoesNotLatch(t *testing.T) {
 		require.True(t, ok, "the block is where the client reads by itself")
 		require.NoError(t, place.FD.Close())
 		leases[0].Release()
-		require.Same(t, link, c.peers[0].link, "nothing of the connection was lost")
+		now, _ := c.peers[0].live()
+		require.Equal(t, "unix", now.nc.RemoteAddr().Network(), "requests go another way, too")
+		mustRead(t, before[0], data)
+		require.True(t, before[0].End(), "the lease of the connection before")
 		require.Zero(t, c.counts.Latched.Load()+c.counts.Broken.Load(), call)
 		require.Len(t, said.all(), 1)
 		require.Contains(t, said.all()[0], "for now")
 		require.NoError(t, c.Close())
 	}
+}
+
+func mustRead(t *testing.T, l *Lease, want []byte) {
+	t.Helper()
+	room := make([]byte, len(want))
+	ok, err := l.Read([][]byte{room})
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, want, room)
+}
+
+// While requests go over to the socket that has come with the arena none is lost, and the connection before ends behind its leases.
+func TestGoingOverLosesNothing(t *testing.T) {
+	srv, _ := shared(t, "", 8<<20, func(c *server.Config) { c.Hold = time.Millisecond })
+	stop := sys.FailCall("mmap", syscall.ENOMEM)
+	c := dial(t, one(srv), quickly)
+	data := noise(newRand(t), 100_000)
+	mustPut(t, c, "key", data)
+	first := c.peers[0].link
+	var ended atomic.Bool
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			for !ended.Load() {
+				if got, err := c.Get([]byte("key")); err != nil || !bytes.Equal(got, data) {
+					t.Errorf("%v, %d bytes", err, len(got))
+					return
+				}
+			}
+		})
+	}
+	stop()
+	require.Eventually(t, func() bool { return first.cause() != nil }, patience, time.Millisecond)
+	ended.Store(true)
+	readers.Wait()
+	require.ErrorIs(t, first.cause(), errLeft)
+	require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, patience, time.Millisecond)
+	require.Equal(t, "shm", carrier(c))
+	require.Zero(t, c.counts.Broken.Load()+c.counts.Unreachable.Load()+c.counts.Misses.Load())
+	now, _ := c.peers[0].live()
+	now.fail(errHung)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	back(t, c)
+	mustGet(t, c, "key", data)
+}
+
+// A link that has taken the place of another one and ends takes that one with it.
+func TestBothEnd(t *testing.T) {
+	srv, _ := shared(t, "", 8<<20)
+	stop := sys.FailCall("mmap", syscall.ENOMEM)
+	c := dial(t, one(srv), quickly)
+	mustPut(t, c, "key", []byte("data"))
+	first := c.peers[0].link
+	stop()
+	require.Eventually(t, func() bool { return carrier(c) == "shm" }, patience, time.Millisecond)
+	require.NoError(t, first.cause())
+	now, _ := c.peers[0].live()
+	now.fail(errHung)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.ErrorIs(t, first.cause(), errHung)
+	back(t, c)
+	mustGet(t, c, "key", []byte("data"))
 }
 
 // What turns out to be no shortage latches then. A client that is closed waits for nothing of it.

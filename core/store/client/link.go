@@ -41,6 +41,8 @@ type link struct {
 	near       net.Conn      // a shorter way to the server that has come with the view
 	hold       time.Duration // how long a lease lives at most, where there is a view
 	lacks      error         // why there is no view now, and may be one later
+	heir       *link         // in whose favour it was left; guarded by peer.mu
+	ran        chan struct{} // closed once that has run
 	gone       chan struct{} // closed once it ends
 
 	mu      sync.Mutex

@@ -44,7 +44,12 @@ var mutations = [][4]string{
 	{"a failure does not latch", "share.go", "\t\tl.peer.latch(err)\n", ""},
 	{"a page that cannot be read latches", "fetch.go", "case sys.IsUnreadable(err) || sys.IsShortage(err):", "case sys.IsShortage(err):"},
 	{"a shortage latches", "share.go", "if sys.IsShortage(err) || errors", "if errors"},
-	{"the arena is not asked for again", "later.go", "l.rest(wait); wait", "false; wait"},
+	{"the arena is not asked for again", "later.go", "ProbeMax; l.rest(wait);", "ProbeMax; false;"},
+	{"a server that has not sent its arena holds Close up", "share.go", "\tinvitation.Stop = l.peer.client.stop\n", ""},
+	{"requests stay where they are", "later.go", "if m == nil {", "if true {"},
+	{"a connection that is left stays", "later.go", "if l.isIdle() {", "if false {"},
+	{"a connection is left at once", "later.go", "wait := l.heir.hold + leaveEvery;", "wait := time.Duration(0);"},
+	{"what has ended is up", "peer.go", "if err := p.link.cause(); err != nil {", "if err := error(nil); err != nil {"},
 	{"an arena outlives its link", "near.go", "_ = l.view.Close()", "_ = l.view"},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }

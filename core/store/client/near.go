@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"net"
 	"time"
 )
 
@@ -11,15 +12,27 @@ func (l *link) nearer(deadline time.Time) *link {
 	if l.view == nil {
 		return l
 	}
-	stop := context.AfterFunc(l.peer.client.ctx, func() { _ = l.near.Close() })
-	defer stop()
-	m, err := l.peer.session(l.near, halfOf(deadline))
-	if err != nil {
-		_ = l.near.Close()
+	m := l.peer.linkOver(l.near, halfOf(deadline))
+	if m == nil {
 		return l
 	}
 	m.view, m.arenaBytes, m.hold = l.view, l.arenaBytes, l.hold
 	_ = l.nc.Close()
+	return m
+}
+
+// linkOver is a link over a socket that has come with an arena, which it takes over; nil: no session comes about there.
+func (p *peer) linkOver(near net.Conn, deadline time.Time) *link {
+	stop := context.AfterFunc(p.client.ctx, func() { _ = near.Close() })
+	defer stop()
+	m, err := p.session(near, deadline)
+	if err == nil {
+		err = near.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = near.Close()
+		return nil
+	}
 	return m
 }
 

@@ -36,6 +36,7 @@ type peer struct {
 
 	mu      sync.Mutex
 	link    *link
+	left    *link // one before it that has not ended
 	lastErr error
 	closed  bool
 }
@@ -70,11 +71,23 @@ func (p *peer) keep() {
 func (p *peer) serve(l *link) time.Duration {
 	began := time.Now()
 	l.run()
+	if m := p.after(l); m != nil {
+		<-m.ran
+		l = m
+	}
 	p.set(nil, l.cause())
 	if time.Since(began) > p.client.cfg.ProbeMax {
 		return 0
 	}
 	return p.client.cfg.ProbeMin
+}
+
+// after is the link that runs in the place of one that has ended, if there is one.
+func (p *peer) after(l *link) *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = nil
+	return l.heir
 }
 
 func (p *peer) sleep(d time.Duration) bool {
@@ -105,8 +118,10 @@ func (p *peer) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	if p.link != nil {
-		p.link.fail(ErrClosed)
+	for _, l := range []*link{p.link, p.left} {
+		if l != nil {
+			l.fail(ErrClosed)
+		}
 	}
 }
 

@@ -133,7 +133,7 @@ func (l *link) await(found *given, invitation *local.Invitation, deadline time.T
 	return nil
 }
 
-// attach gives the link the arena.
+// attach gives the link the arena, and the way that has come with it.
 func (l *link) attach(found given) {
 	l.view, l.near, l.arenaBytes = found.view, found.near, found.ArenaBytes
 	l.hold = time.Duration(min(found.HoldUs, 1<<32)) * time.Microsecond

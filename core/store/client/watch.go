@@ -23,10 +23,12 @@ func (c *Client) watch() {
 		c.looks.Store(math.MaxInt64) // before the look: what it may miss kicks
 		for _, p := range c.peers {
 			p.mu.Lock()
-			l := p.link
+			links := [...]*link{p.link, p.left}
 			p.mu.Unlock()
-			if l != nil {
-				next = min(next, l.expire())
+			for _, l := range links {
+				if l != nil {
+					next = min(next, l.expire())
+				}
 			}
 		}
 		var at <-chan time.Time
