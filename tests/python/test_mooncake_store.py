@@ -73,6 +73,22 @@ def test_replaced(mooncake: Store) -> None:
     assert mooncake.get_batch(["a", "b", "c"]) == [b"third", b"new b", b"new c"]
 
 
+def test_only_other_blocks_are_replaced(mooncake: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of the same bytes is there all the while, and so is one that was not there before."""
+    removed = []
+    remove = _blocks.Blocks.remove
+
+    def seen(self: _blocks.Blocks, keys: list[bytes]) -> list[bool]:
+        removed.extend(keys)
+        return remove(self, keys)
+
+    monkeypatch.setattr(_blocks.Blocks, "remove", seen)
+    assert mooncake.put_batch(["same", "other"], [b"1", b"2"]) == 0
+    assert mooncake.upsert_batch(["same", "other", "new"], [b"1", b"22", b"3"]) == 0
+    assert mooncake.get_batch(["same", "other", "new"]) == [b"1", b"22", b"3"]
+    assert removed == [b"other"]
+
+
 @pytest.mark.parametrize("change", [1, -1])
 def test_replaced_while_it_is_read(
     mooncake: Store, monkeypatch: pytest.MonkeyPatch, change: int

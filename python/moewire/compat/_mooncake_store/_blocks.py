@@ -33,20 +33,60 @@ class Blocks(Client):
         Returns:
             By position 0 if a block is there, also another one that was there before; else why not.
         """
+        return self._in_batches(self._store, keys, blocks, pin_s)
+
+    def replace(
+        self, keys: Sequence[bytes], blocks: Sequence[list[Any]], pin_s: float | None
+    ) -> list[int]:
+        """As ``store``, in place of the blocks that there are.
+
+        A block of the same bytes stays all the while. Another one is deleted before the new one is
+        put, because a key with a block takes no other one: in between, and after a put that fails,
+        it is a miss.
+        """
+        return self._in_batches(self._replace, keys, blocks, pin_s)
+
+    def _in_batches(
+        self,
+        put: Callable[[list[bytes], Sequence[list[Any]], bytes | None], list[bool]],
+        keys: Sequence[bytes],
+        blocks: Sequence[list[Any]],
+        pin_s: float | None,
+    ) -> list[int]:
+        """Puts a chain, as many blocks at a time as one call takes."""
         codes: list[int] = []
         parent = None
         for first, end in _batches([_bytes_of(block) for block in blocks]):
             some = list(keys[first:end])
-            codes += self._store(some, blocks[first:end], parent)
+            codes += self._codes(some, put(some, blocks[first:end], parent))
             parent = some[-1]
         return codes if pin_s is None else self._pinned(keys, codes, pin_s)
 
     def _store(
         self, keys: list[bytes], blocks: Sequence[list[Any]], parent: bytes | None
-    ) -> list[int]:
+    ) -> list[bool]:
+        """Which blocks were put, or were there before."""
         # A block that no store takes is a batch of its own, and fares as one that no segment holds.
         huge = _bytes_of(blocks[0]) > _BLOCK_BYTES
-        stored = [False] if huge else self.batch_put(keys, blocks, parent=parent)
+        return [False] if huge else self.batch_put(keys, blocks, parent=parent)
+
+    def _replace(
+        self, keys: list[bytes], blocks: Sequence[list[Any]], parent: bytes | None
+    ) -> list[bool]:
+        stored = self._store(keys, blocks, parent)
+        if all(stored):
+            return stored
+        there = self.exists(keys)
+        others = [at for at, put in enumerate(stored) if there[at] and not put]
+        if others:
+            some = [keys[at] for at in others]
+            self.remove(some)
+            again = self._store(some, [blocks[at] for at in others], parent)
+            for at, put in zip(others, again, strict=True):
+                stored[at] = put
+        return stored
+
+    def _codes(self, keys: list[bytes], stored: list[bool]) -> list[int]:
         if all(stored):
             return [OK] * len(keys)
         there = self.exists(keys)
@@ -54,16 +94,6 @@ class Blocks(Client):
             warn_once("a put had other bytes than the block that has the key; that one stays")
         why = OK if all(map(max, stored, there)) else self._why()
         return [OK if put or found else why for put, found in zip(stored, there, strict=True)]
-
-    def replace(
-        self, keys: Sequence[bytes], blocks: Sequence[list[Any]], pin_s: float | None
-    ) -> list[int]:
-        """As ``store``, in place of the blocks that there are.
-
-        In between, and after a put that fails, the keys are misses.
-        """
-        self.remove(keys)
-        return self.store(keys, blocks, pin_s)
 
     def _why(self) -> int:
         """Why a put failed where no block was."""

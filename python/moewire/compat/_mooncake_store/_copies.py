@@ -47,7 +47,8 @@ class CopyCalls(Base):
         return self._put_all("put_batch", keys, [[value] for value in values], config)
 
     def upsert(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
-        """Puts a block in place of the one that there is. In between the key is a miss.
+        """Puts a block in place of the one that there is. If that has other bytes the key is a miss
+        in between.
 
         Args:
             key, value, config: as for ``put``.

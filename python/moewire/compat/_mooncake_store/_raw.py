@@ -138,7 +138,8 @@ class RawCalls(Base):
         sizes: _Numbers,
         config: ReplicateConfig | None = None,
     ) -> list[int]:
-        """Puts blocks in place of those that there are. In between the keys are misses.
+        """Puts blocks in place of those that there are. Keys whose blocks have other bytes are
+        misses in between.
 
         Args:
             keys, buffer_ptrs, sizes, config: as for ``batch_put_from``.
