@@ -6,7 +6,8 @@ package message
 
 import "fmt"
 
-// Version is the format of the messages. Both sides say it in the handshake (Hello).
+// Version is the format of the messages. Both sides say it in the handshake (Hello). It rises when a release takes what an older one
+// says for something else.
 const Version = 1
 
 // Code is the code of a message: what is asked for. A reply has that of its request.
