@@ -26,7 +26,7 @@ const (
 // operations, the dispatch uses that plan again; the caller need not ask for it.
 type DispatchArgs struct {
 	Flat        bool         // one row per token and rank, else per token and expert; the same on every rank
-	Use         protocol.Use // the same on every rank; one way, rows are flat, bf16 and without routing, and there may be R*M tokens, M for one rank
+	Use         protocol.Use // the same on every rank; one way, rows are flat, bf16 and without routing, and there may be any number of tokens, M of them for one rank
 	X           []byte       // bf16 [T, Hidden]
 	TopkIdx     []int64      // [T, TopK], -1 selects nothing
 	NumTokens   int          // T

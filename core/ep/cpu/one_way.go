@@ -5,18 +5,20 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/limits"
 )
 
 // checkOneWay checks what an operation must be that no combine follows. A slab has room for
-// M rows of each source, so a source may have more tokens if they go to different ranks.
+// M rows of each source, so a source may have more tokens if they go to different ranks, or
+// nowhere in this operation.
 func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 	switch {
 	case !a.Flat || !a.NoRouting || a.RowType != protocol.BF16:
 		return ep.Invalid("rows of a %s are not flat, not bf16, or have expert ids", a.Use)
 	case a.NumTokens <= a.MaxTokens:
 		return nil
-	case a.NumTokens > a.MaxTokens*b.ranks:
-		return ep.Invalid("x has %d tokens, allowed %d for each of %d ranks", a.NumTokens, a.MaxTokens, b.ranks)
+	case !limits.NumTokens.Has(int64(a.NumTokens)):
+		return ep.InRange(limits.NumTokens, a.NumTokens)
 	case a.TopK != 1 || a.NumExperts != b.ranks:
 		return ep.Invalid("x has %d tokens for several ranks each, allowed %d", a.NumTokens, a.MaxTokens)
 	}
@@ -36,7 +38,7 @@ func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 // mostTokens is how many tokens a source of such an operation may have.
 func (p *params) mostTokens() uint64 {
 	if p.use.OneWay() {
-		return min(p.maxTokens, protocol.MaxRows) * protocol.MaxRanks
+		return protocol.MaxRows
 	}
 	return p.maxTokens
 }

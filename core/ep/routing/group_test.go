@@ -14,6 +14,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/inproc"
@@ -21,7 +22,15 @@ import (
 )
 
 // engine is a buffer as a group takes it.
-type engine struct{ *cpu.Buffer }
+type engine struct {
+	*cpu.Buffer
+	most int // tokens in one round
+}
+
+func (e engine) OneWayTokens(hidden int, extra [protocol.NumExtras]int) (int, error) {
+	m, err := e.Buffer.OneWayTokens(hidden, extra)
+	return min(m, e.most), err
+}
 
 func (e engine) Dispatch(a *ep.DispatchArgs, res *ep.Result, until ep.Phase, slice time.Duration) (routing.Pending, error) {
 	p, err := e.Buffer.Dispatch(a, res, until, slice)
@@ -38,17 +47,25 @@ type world struct {
 	groups []*routing.Group
 }
 
-func newWorld(t testing.TB, doms []domain.Domain, cfg ep.Config) *world {
+// newWorld has so many tokens in a round: few, so that calls take several.
+func newWorld(t testing.TB, doms []domain.Domain, most int) *world {
 	w := &world{t: t}
 	for _, dom := range doms {
-		b, err := cpu.New(dom, kernels.NewReference(), cfg)
+		b, err := cpu.New(dom, kernels.NewReference(), ep.Config{NumBytes: 16 << 20})
 		require.NoError(t, err)
-		g := routing.NewGroup(engine{b}, kernels.NewReference())
+		g := routing.NewGroup(engine{b, most}, kernels.NewReference())
 		t.Cleanup(func() { _ = b.Close(); g.Close() })
 		w.bufs, w.groups = append(w.bufs, b), append(w.groups, g)
 	}
 	return w
 }
+
+var (
+	layoutBytes = int64(layout.ControlBytes)
+	wordsBytes  = int64(layout.WaitsFor())
+)
+
+func rankSet(ranks int) rankset.Set { return rankset.Upto(ranks) }
 
 func oneHost(ranks int) []domain.Domain {
 	return inproc.NewPartial(ranks, rankset.Upto(ranks), layout.ControlBytes)
