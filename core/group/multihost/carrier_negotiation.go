@@ -100,7 +100,10 @@ func (g *remoteRendezvous) connectLinks(ranks rankset.Set, mine *[rankset.MaxRan
 // break from then on; one that does not is given up.
 func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, mine *[rankset.MaxRanks]error) (missing rankset.Set, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
-		mine[rank] = l.Try(g.until)
+		if mine[rank] = l.Try(g.until); mine[rank] == nil {
+			g.v.reconnectLink(rank, l)
+			mine[rank] = l.Err() // from here on it does not end because it breaks
+		}
 		return nil
 	})
 	if err != nil {
@@ -115,7 +118,6 @@ func (g *remoteRendezvous) tryLinks(ranks, up rankset.Set, mine *[rankset.MaxRan
 	for rank := range ranks.All() {
 		theirs := *g.tried[rank]
 		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
-			g.v.reconnectLink(rank, g.links[rank])
 			continue
 		}
 		missing = missing.With(rank)
@@ -213,16 +215,16 @@ func without(names, useless []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(useless, name) })
 }
 
-// explain is for Domain.Paths.
+// explain is for Domain.Paths. The link may go over meanwhile: so that wentOver comes
+// before all of this or after it, all is under the table's lock.
 func (g *remoteRendezvous) explain(rank int, failed string) {
-	carrier, device := g.links[rank].Carrier()
-	before, reasons := g.carriers.fallback(rank)
-	fell := before || g.own[rank][0] != carrier || g.names[rank][0] != carrier
-	if reasons == "" && failed == "" && g.names[rank][0] != g.common(rank) {
-		reasons = "the first carrier that both have"
-	}
 	g.v.paths.change(rank, func(p *Path) {
-		p.Carrier, p.Device, p.FellBack = carrier, device, fell
+		p.Carrier, p.Device = g.links[rank].Carrier()
+		before, reasons := g.carriers.fallback(rank)
+		p.FellBack = before || g.own[rank][0] != p.Carrier || g.names[rank][0] != p.Carrier
+		if reasons == "" && failed == "" && g.names[rank][0] != g.common(rank) {
+			reasons = "the first carrier that both have"
+		}
 		for _, text := range []string{reasons, failed, g.links[rank].Remarks()} {
 			if text != "" {
 				p.Why += "; " + text

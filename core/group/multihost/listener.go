@@ -191,7 +191,7 @@ func (l *Listener) drop() {
 	}
 }
 
-// explain begins what Paths says, from the metadata.
+// explain begins what Paths says, from the metadata. A remote rank has no carrier yet.
 func (r *participants) explain() []Path {
 	paths := make([]Path, len(r.infos))
 	for rank := range paths {
@@ -202,6 +202,8 @@ func (r *participants) explain() []Path {
 			p.Carrier = "self"
 		case !r.present.Has(rank):
 			p.Carrier, p.Why = "", "absent"
+		case !r.local.Has(rank):
+			p.Carrier = ""
 		}
 	}
 	return paths

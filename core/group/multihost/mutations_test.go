@@ -11,7 +11,7 @@ import (
 var mutations = []testenv.Mutation{
 	{Name: "the pair keeps no latch", File: "carriers.go", From: "f.names, f.why = append(f.names, useless...), append(f.why, why...)", To: "f.why = append(f.why, why...)"},
 	{Name: "a latch outlives the process", File: "carriers.go", From: "\t\t*f = fallen{with: id}\n", To: "\t\tf.with = id\n"},
-	{Name: "the paths stay", File: "view_links.go", From: "p.Carrier, p.Device, p.FellBack = carrier, device, true", To: "_, _ = carrier, device"},
+	{Name: "the paths stay", File: "view_links.go", From: "p.Carrier, p.Device = l.Carrier()", To: "_, _ = l.Carrier()"},
 	{Name: "nothing is in standby", File: "carrier_negotiation.go", From: "next := g.common(rank, carrier); next != \"\"", To: "next := g.common(rank, carrier); next == carrier"},
 	{Name: "it is not told", File: "view_links.go", From: "\t\tv.cfg.FellBack(path)\n", To: "\t\t_ = path\n"},
 }

@@ -12,6 +12,7 @@ import (
 type peer struct {
 	rank    int
 	link    atomic.Pointer[link.Link] // nil until the rendezvous has made it
+	works   atomic.Pointer[link.Link] // the one over which bytes have reached the peer
 	control domain.Segment
 	lost    atomic.Pointer[error]
 	suspect atomic.Bool // unresponsive, or has closed

@@ -123,7 +123,9 @@ func (g *remoteRendezvous) take(n event) error {
 		g.linked = g.linked.With(n.rank)
 	case kindTried:
 		text := string(n.text)
-		g.tried[n.rank] = &text
+		if g.tried[n.rank] = &text; text == "" {
+			g.v.peers[n.rank].works.Store(g.links[n.rank])
+		}
 	case kindCarriers:
 		g.names[n.rank] = strings.Split(string(n.text), ",")
 	case kindAbort:
