@@ -116,6 +116,31 @@ func (c *UnixConn) SendFDs(msg []byte, fds ...*FD) error {
 	return err
 }
 
+// ReceiveFDs takes one message of at most len(buf) bytes and at most maxFDs descriptors, as Receive does. It waits, until
+// the connection's deadline.
+func (c *UnixConn) ReceiveFDs(buf []byte, maxFDs int) (n int, fds []*FD, err error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
+	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return 0, nil, err
+	}
+	fds, err = rights(oob[:oobn])
+	switch {
+	case err != nil:
+	case flags&unix.MSG_CTRUNC != 0 && len(fds) < fdCapacity(oob):
+		err = ErrNotDelivered
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		err = ErrTooLarge
+	case len(fds) > 0:
+		err = injected("recvmsg")
+	}
+	if err != nil {
+		CloseAll(fds...)
+		return n, nil, wrap("recvmsg", err)
+	}
+	return n, fds, nil
+}
+
 // Close ends the connection for both sides, also where a child has a copy of it. Idempotent.
 func (c *Conn) Close() error { return c.end(c.TCPConn) }
 

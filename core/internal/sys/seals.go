@@ -24,7 +24,7 @@ func SealedForReaders(fd *FD) (bool, error) {
 	if errors.Is(err, unix.EINVAL) { // a file that knows no seals
 		return false, nil
 	}
-	const wanted = unix.F_SEAL_SHRINK | unix.F_SEAL_FUTURE_WRITE
+	const wanted = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
 	return seals&wanted == wanted, wrap("fcntl F_GET_SEALS", err)
 }
 

@@ -1,11 +1,12 @@
-// Package local lets a client read blocks where they lie, in the arena of a server of the same host.
+// Package local lets a client read blocks where they lie, in the arena of a server of the same host, and the server
+// copy the blocks of puts from the client's bounce buffer.
 //
 // The client opens a socket of a random name (Invite) and tells the server the name over the session that they have.
 // The server connects there (Approach). Anyone can own a name, and anyone can connect to one: so each side proves that
-// it has the session before the server gives descriptors away. The arena's can only be read.
+// it has the session before a descriptor is given away. The arena's and the bounce buffer's can only be read.
 //
-//	client: Invite ── name ──▶ server: Approach ── proof ──▶ client: Await ── proof ──▶
-//	server: Await, Send ── descriptors ──▶ client: NewView
+//	client: Invite ── name ──▶ server: Approach ── proof ──▶ client: Await ── proof, descriptor ──▶
+//	server: Await, ViewBounce, Send ── descriptors ──▶ client: NewView
 //
 // A proof is of one name, one boot of one host and one network namespace of it, so that none can be passed on to a socket of the same name
 // elsewhere. The server has no socket of its own that strangers could dial.
@@ -77,7 +78,11 @@ func proofsOf(secret [32]byte, name [message.NameBytes]byte) (p proofs, err erro
 type Invitation struct {
 	Name [message.NameBytes]byte
 	// Stop ends Await once it can be read. nil: nothing does. It is the caller's.
-	Stop     *sys.FD
+	Stop *sys.FD
+	// Bounce is what the server may copy blocks of puts from; nil: nothing. Taken: it does. After Await.
+	Bounce *Bounce
+	Taken  bool
+
 	proofs   proofs
 	listener *sys.FD
 }
@@ -139,9 +144,9 @@ func (i *Invitation) knows(conn *sys.FD) bool {
 	return err == nil && subtle.ConstantTimeCompare(said[:n], i.proofs.server[:]) == 1
 }
 
-// take says this side's proof to the server, and takes the descriptors.
+// take says this side's proof to the server, which has said its own, and takes the descriptors.
 func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
-	if err := sys.Send(conn, i.proofs.client[:]); err != nil {
+	if err := sys.Send(conn, i.proofs.client[:], i.offered()...); err != nil {
 		return nil, withdrawn(err)
 	}
 	if err := i.wait(conn, deadline); err != nil {
@@ -155,7 +160,16 @@ func (i *Invitation) take(conn *sys.FD, deadline time.Time) ([]*sys.FD, error) {
 	case err == nil && (n != 1 || len(fds) != numFDs):
 		err = fmt.Errorf("%d came, with %d bytes; expected: %d, with 1", len(fds), n, numFDs)
 	}
+	i.Taken = i.Bounce != nil && err == nil && said[0] == saidBounce
 	return fds, withdrawn(err)
+}
+
+// offered is the descriptor that goes with the proof.
+func (i *Invitation) offered() []*sys.FD {
+	if i.Bounce == nil {
+		return nil
+	}
+	return []*sys.FD{i.Bounce.fd}
 }
 
 // withdrawn tells what comes of a peer that has closed its end from other errors.
@@ -201,28 +215,45 @@ func Approach(name [message.NameBytes]byte, secret [32]byte) (*Delivery, error) 
 	return &Delivery{p, nc}, nil
 }
 
-// Await waits until the one at the socket has proved that it is the client. Before, nothing may be sent.
-func (d *Delivery) Await(deadline time.Time) error {
+// Await waits until the one at the socket has proved that it is the client. Before, nothing may be sent. With the proof
+// may come the descriptor of the client's bounce buffer, which is the caller's; nil: none, or it was not to be had.
+func (d *Delivery) Await(deadline time.Time) (bounce *sys.FD, err error) {
 	if err := d.conn.SetReadDeadline(deadline); err != nil {
-		return err
+		return nil, err
 	}
 	var said [message.ProofBytes + 1]byte
-	n, err := d.conn.Read(said[:])
-	if err != nil {
-		return fmt.Errorf("the client's proof has not come: %w", err)
+	n, fds, err := d.conn.ReceiveFDs(said[:], 1)
+	if n == 0 && err != nil {
+		return nil, fmt.Errorf("the client's proof has not come: %w", err)
 	}
 	if subtle.ConstantTimeCompare(said[:n], d.proofs.client[:]) != 1 {
-		return ErrImpostor
+		sys.CloseAll(fds...)
+		return nil, ErrImpostor
 	}
-	return nil
+	if len(fds) != 1 {
+		sys.CloseAll(fds...)
+		return nil, nil
+	}
+	return fds[0], nil
 }
 
 // ErrImpostor means that the socket of a client's name is another process's.
 var ErrImpostor = errors.New("who has the socket that the client named is not the client")
 
-// Send sends descriptors of the arena and of a socket, and keeps them: the client gets others. It does not wait.
-func (d *Delivery) Send(arena, socket *sys.FD) error {
-	return d.conn.SendFDs([]byte{1}, arena, socket)
+// What goes with the server's descriptors.
+const (
+	saidArena  byte = 1
+	saidBounce byte = 2 // and the server copies puts from the bounce buffer
+)
+
+// Send sends descriptors of the arena and of a socket, and keeps them: the client gets others. bounce: blocks of puts
+// over that socket may lie in the client's bounce buffer. It does not wait.
+func (d *Delivery) Send(arena, socket *sys.FD, bounce bool) error {
+	said := saidArena
+	if bounce {
+		said = saidBounce
+	}
+	return d.conn.SendFDs([]byte{said}, arena, socket)
 }
 
 // Taken waits until the client has taken what was sent, and closed its end.

@@ -39,6 +39,15 @@ func pairOf(t *testing.T) (ours, theirs *sys.FD) {
 	return ours, theirs
 }
 
+// await waits for a client that has no bounce buffer.
+func await(d *Delivery, deadline time.Time) error {
+	bounce, err := d.Await(deadline)
+	if bounce != nil {
+		err = errors.Join(err, errors.New("a bounce buffer came"), bounce.Close())
+	}
+	return err
+}
+
 // deliver does what a server does, while the client waits.
 func deliver(t *testing.T, name [16]byte, secret [32]byte, arena, socket *sys.FD) (ended chan error) {
 	t.Helper()
@@ -46,9 +55,9 @@ func deliver(t *testing.T, name [16]byte, secret [32]byte, arena, socket *sys.FD
 	require.NoError(t, err)
 	ended = make(chan error, 1)
 	go func() {
-		err := d.Await(time.Now().Add(patience))
+		err := await(d, time.Now().Add(patience))
 		if err == nil {
-			err = d.Send(arena, socket)
+			err = d.Send(arena, socket, false)
 		}
 		ended <- errors.Join(err, d.Close())
 	}()
@@ -132,7 +141,7 @@ func TestStrangers(t *testing.T) {
 			d, err = Approach(i.Name, secret)
 		}
 		if err == nil {
-			err = errors.Join(d.Await(time.Now().Add(patience)), d.Send(right, theirs), d.Close())
+			err = errors.Join(await(d, time.Now().Add(patience)), d.Send(right, theirs, false), d.Close())
 		}
 		ended <- err
 	}()
@@ -165,7 +174,7 @@ func TestWrongDelivery(t *testing.T) {
 		require.NoError(t, err)
 		d, err := Approach(i.Name, [32]byte{})
 		require.NoError(t, err)
-		go func() { _ = errors.Join(d.Await(time.Now().Add(patience)), send(d), d.Close()) }()
+		go func() { _ = errors.Join(await(d, time.Now().Add(patience)), send(d), d.Close()) }()
 		_, _, err = i.Await(time.Now().Add(patience))
 		require.Error(t, err, name)
 		require.Equal(t, name == "nothing", errors.Is(err, ErrWithdrawn), name)
@@ -242,7 +251,7 @@ func TestImpostors(t *testing.T) {
 		conn, err := sys.Accept(listener)
 		require.NoError(t, err)
 		require.NoError(t, sys.Send(conn, said))
-		require.ErrorIs(t, d.Await(time.Now().Add(patience)), ErrImpostor, what)
+		require.ErrorIs(t, await(d, time.Now().Add(patience)), ErrImpostor, what)
 		require.NoError(t, d.Close())
 		sys.CloseAll(listener, conn)
 	}
@@ -251,9 +260,9 @@ func TestImpostors(t *testing.T) {
 	defer sys.CloseAll(listener)
 	d, err := Approach(name, secret)
 	require.NoError(t, err)
-	require.ErrorIs(t, d.Await(time.Now().Add(10*time.Millisecond)), os.ErrDeadlineExceeded, "a silent one")
+	require.ErrorIs(t, await(d, time.Now().Add(10*time.Millisecond)), os.ErrDeadlineExceeded, "a silent one")
 	time.AfterFunc(10*time.Millisecond, func() { _ = d.Close() })
-	require.ErrorIs(t, d.Await(time.Now().Add(time.Hour)), net.ErrClosed, "Close ends the wait")
+	require.ErrorIs(t, await(d, time.Now().Add(time.Hour)), net.ErrClosed, "Close ends the wait")
 	require.NoError(t, d.Close())
 }
 

@@ -7,14 +7,16 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/store/message"
 )
 
 // unitBytes is how much of an arena is made present at a time. The server takes memory for whole segments, which are
 // a multiple of it.
 const unitBytes = 1 << 20
 
-// View is the arena of a server, for reading. Its bytes are as they are found: a server that is at work changes them,
-// so that only a tag says whether what was read is a block. Safe for concurrent use.
+// View is another process's, for reading: the arena of a server, or the bounce buffer of a client. Its bytes are as they
+// are found: the other side changes them, so that only a tag says whether what was read is a block. Safe for concurrent
+// use.
 type View struct {
 	fd    *sys.FD
 	bytes int64
@@ -38,9 +40,21 @@ func NewView(fd *sys.FD, bytes int64, mapped bool) (*View, error) {
 	}
 	err := how()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the server's arena: %w", err), v.Close())
+		return nil, errors.Join(err, v.Close())
 	}
 	return v, nil
+}
+
+// ViewBounce maps the bounce buffer of a client. It takes the descriptor over, also if it fails.
+func ViewBounce(fd *sys.FD) (*View, error) {
+	size, err := sys.Size(fd)
+	if err == nil && (size < 1 || size > message.MaxBounceBytes) {
+		err = fmt.Errorf("%d bytes given; allowed: 1 to %d", size, message.MaxBounceBytes)
+	}
+	if err != nil {
+		return nil, errors.Join(err, fd.Close())
+	}
+	return NewView(fd, size, true)
 }
 
 // look finds out how a file can be read. sys.ErrWaits: it cannot.
@@ -93,7 +107,7 @@ func (v *View) Read(place int64, p []byte) error {
 		copy(p, data)
 		return err
 	}
-	if place < 0 || int64(len(p)) > v.bytes-place {
+	if !v.Has(place, len(p)) {
 		return fmt.Errorf("%d bytes at %d of an arena of %d", len(p), place, v.bytes)
 	}
 	if v.quick {
@@ -102,12 +116,15 @@ func (v *View) Read(place int64, p []byte) error {
 	return sys.ReadAtNow(v.fd, place, p)
 }
 
+// Has reports whether n bytes from a place on are within.
+func (v *View) Has(place int64, n int) bool { return place >= 0 && int64(n) <= v.bytes-place }
+
 // Mapped reports whether Bytes works.
 func (v *View) Mapped() bool { return v.arena != nil }
 
 // Bytes is a part of an arena that is mapped, for a holder of the view. Its pages are there.
 func (v *View) Bytes(place int64, n int) ([]byte, error) {
-	if v.arena == nil || place < 0 || int64(n) > v.bytes-place {
+	if v.arena == nil || !v.Has(place, n) {
 		return nil, fmt.Errorf("%d bytes at %d of an arena of %d (mapped: %v)", n, place, v.bytes, v.arena != nil)
 	}
 	end := place + int64(n)

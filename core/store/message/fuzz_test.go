@@ -9,6 +9,7 @@ import (
 func FuzzRequest(f *testing.F) {
 	r := sampleRequest()
 	f.Add(byte(Put), r.Encode(make([]byte, RequestBytes)), int64(0x0b0c+0x0131+0x0133))
+	f.Add(byte(Put), bouncedPut().Encode(make([]byte, RequestBytes)), int64(7))
 	f.Add(byte(Get), (&Request{NumKeys: 2}).Encode(make([]byte, RequestBytes)), int64(20))
 	f.Fuzz(func(t *testing.T, code byte, b []byte, payload int64) {
 		payload &= 1<<40 - 1

@@ -22,7 +22,7 @@ type Request struct {
 	DeadlineUs uint32  // from the arrival on; 0: the server's own
 	Bytes      uint32  // put, allocate: of the block; read: how many; list: how many keys at most
 	Handle     uint64  // write, commit, abort, read; pin: for how many µs
-	Offset     uint64  // write, read: in the block
+	Offset     uint64  // write, read: in the block; put with FlagPlace: of the block in the bounce buffer
 	Tag        tag.Tag // put, allocate: of the block; bad: that the server has said
 	KeyBytes   uint16  // put, allocate: at the beginning of the payload; list: of the prefix
 	Parent     uint16  // put, allocate: bytes of the parent's key, behind the key; list: of the cursor
@@ -71,7 +71,7 @@ func (r *Request) Decode(code Code, extra []byte, payload int64) error {
 
 // flagsOf are those that requests of a code may have.
 func flagsOf(code Code) uint16 {
-	if code == Get || code == Lookup {
+	if code == Get || code == Lookup || code == Put {
 		return FlagPlace
 	}
 	return 0
@@ -84,6 +84,9 @@ func (r *Request) fits(code Code, payload int64) bool {
 	case Open:
 		return payload <= MaxNamespaceBytes
 	case Put:
+		if r.Flags&FlagPlace != 0 {
+			return r.named() && r.bounced() && payload == names
+		}
 		return r.named() && r.Bytes <= MaxBlockBytes && payload == names+int64(r.Bytes)
 	case Allocate:
 		return r.named() && payload == names
@@ -106,6 +109,11 @@ func (r *Request) fits(code Code, payload int64) bool {
 		return payload == NameBytes
 	}
 	return false
+}
+
+// bounced reports whether a block may lie in a bounce buffer.
+func (r *Request) bounced() bool {
+	return r.Bytes <= MaxBounceBytes && r.Offset <= MaxBounceBytes-uint64(r.Bytes)
 }
 
 // named reports whether there is a key, and perhaps a parent.

@@ -9,7 +9,12 @@ import (
 // FlagPlace, in the flags of a get or a lookup, asks for where blocks lie, for a client that shares the server's
 // arena. The reply to such a get has no blocks and comes in one message: a table of entries as that of lookup, with
 // the place instead of the handle. Such a lookup's entries have the place behind the handle.
+//
+// In those of a put it says that the block is not in the payload, but at Offset of the client's bounce buffer.
 const FlagPlace = 1
+
+// MaxBounceBytes is how long a client's bounce buffer may be.
+const MaxBounceBytes = 16 << 20
 
 // PlacedBytes is the length of an entry of a lookup with its place.
 const PlacedBytes = LookupBytes + 8

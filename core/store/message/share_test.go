@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/store/tag"
 )
 
 func TestShareRoundTrip(t *testing.T) {
@@ -47,7 +49,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Only a get and a lookup have flags, and no other one than that.
+// Only a get, a lookup and a put have flags, and no other one than that.
 func TestFlags(t *testing.T) {
 	for code := range Code(NumCodes) {
 		for flags := range uint16(4) {
@@ -58,7 +60,7 @@ func TestFlags(t *testing.T) {
 				payload = 3
 			}
 			err := r.Decode(code, said.Encode(make([]byte, RequestBytes)), payload)
-			allowed := CodeName(code) != "" && (flags == 0 || flags == FlagPlace && (code == Get || code == Lookup))
+			allowed := CodeName(code) != "" && (flags == 0 || flags == FlagPlace && (code == Get || code == Lookup || code == Put))
 			require.Equal(t, allowed, err == nil, "%s %d", CodeName(code), flags)
 		}
 	}
@@ -71,4 +73,41 @@ func keyed(code Code) bool {
 		return true
 	}
 	return false
+}
+
+// bouncedPut is a put of which the block ends where the bounce buffer does.
+func bouncedPut() *Request {
+	return &Request{
+		Namespace: 3, Flags: FlagPlace, Bytes: 0x102030, Offset: MaxBounceBytes - 0x102030, Tag: tag.Tag{1, 2, 15: 3}, KeyBytes: 5, Parent: 2,
+	}
+}
+
+// A bounced put has its block wholly within the longest bounce buffer, and not in its payload too.
+func TestBouncedPut(t *testing.T) {
+	for _, c := range []struct {
+		change  func(*Request)
+		payload int64
+		ok      bool
+	}{
+		{func(*Request) {}, 7, true},
+		{func(r *Request) { r.Offset = 0 }, 7, true},
+		{func(r *Request) { r.Bytes, r.Offset = 0, MaxBounceBytes }, 7, true},
+		{func(r *Request) { r.Bytes, r.Offset = MaxBounceBytes, 0 }, 7, true},
+		{func(r *Request) { r.Offset++ }, 7, false},
+		{func(r *Request) { r.Bytes++ }, 7, false},
+		{func(r *Request) { r.Offset = 1<<64 - 1 }, 7, false},
+		{func(r *Request) { r.Offset = -uint64(r.Bytes) }, 7, false},
+		{func(r *Request) { r.Bytes, r.Offset = MaxBounceBytes+1, 0 }, 7, false},
+		{func(r *Request) { r.KeyBytes = 0 }, 2, false},
+		{func(*Request) {}, 7 + 0x102030, false},
+	} {
+		said := bouncedPut()
+		c.change(said)
+		var r Request
+		err := r.Decode(Put, said.Encode(make([]byte, RequestBytes)), c.payload)
+		require.Equal(t, c.ok, err == nil, "%+v, %d", said, c.payload)
+		if c.ok {
+			require.Equal(t, *said, r)
+		}
+	}
 }

@@ -116,7 +116,7 @@ func makeVectors() vectors {
 		v.Namespaces = append(v.Namespaces, one)
 		v.Tags = append(v.Tags, makeTags(&n)...)
 	}
-	for _, r := range []Request{{}, sampleRequest()} {
+	for _, r := range []Request{{}, sampleRequest(), *bouncedPut()} {
 		v.Requests = append(v.Requests, requestVector{r, hex.EncodeToString(r.Tag[:]), hex.EncodeToString(r.Encode(make([]byte, RequestBytes)))})
 	}
 	o := sampleOpened()

@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store"
+	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/rights"
 	"github.com/moewire/moewire/core/store/stream"
@@ -48,6 +49,7 @@ type conn struct {
 	current  *job                     // not answered yet
 	handover atomic.Pointer[handover] // what share has begun
 	shared   atomic.Bool              // the client has the arena
+	bounce   *local.View              // where blocks of its puts lie that it does not send; nil: none
 
 	waiting atomic.Int32 // replies that the writer has not written
 	replies chan reply
@@ -96,6 +98,7 @@ func newConn(s *Server, nc net.Conn, session *wire.Session, reading uint64) (*co
 	}
 	c.handles.allUnfinished = &s.unfinished
 	c.shared.Store(near(nc))
+	c.bounce = bounceOf(nc)
 	if err := c.grant(session.KeyID(), reading); err != nil {
 		return nil, err
 	}

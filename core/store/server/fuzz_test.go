@@ -14,10 +14,11 @@ import (
 // context is free again, and the server serves the next one. An input is a list of messages: code,
 // length of the header, header, length of the payload, payload.
 func FuzzServer(f *testing.F) {
-	s, _ := serve(f)
-	probe := open(f, s)
+	s, probe := near(f)
 	put, data := probe.put("key", []byte("some data"))
 	f.Add(messages(nil, message.Put, put.Encode(make([]byte, message.RequestBytes)), data))
+	bounced := message.Request{Flags: message.FlagPlace, KeyBytes: 3, Bytes: 9, Offset: 64, Tag: put.Tag}
+	f.Add(messages(nil, message.Put, bounced.Encode(make([]byte, message.RequestBytes)), []byte("key")))
 	get := message.Request{NumKeys: 1}
 	f.Add(messages(messages(nil, message.Get, get.Encode(make([]byte, message.RequestBytes)), table1),
 		message.Lookup, get.Encode(make([]byte, message.RequestBytes)), table1))
@@ -29,7 +30,7 @@ func FuzzServer(f *testing.F) {
 		message.Commit, commit.Encode(make([]byte, message.RequestBytes)), nil))
 	f.Add(messages(nil, message.Open, (&message.Request{}).Encode(make([]byte, message.RequestBytes)), name.Append(nil)))
 	f.Add(messages(nil, message.List, (&message.Request{KeyBytes: 1}).Encode(make([]byte, message.RequestBytes)), []byte("k")))
-	r := open(f, s)
+	r, _ := probe.bouncing()
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r.t, probe.t = t, t
 		for range 32 {

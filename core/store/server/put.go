@@ -1,15 +1,21 @@
 package server
 
 import (
+	"fmt"
+
 	"github.com/moewire/moewire/core/store"
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/tag"
 )
 
 // pieceBytes is how much of a block is read before it is tagged: it is in the cache then.
 const pieceBytes = 256 << 10
 
-// put reads a block straight to where it stays, and commits it if its tag is right.
+// put brings a block straight to where it stays, and commits it if its tag is right.
 func (c *conn) put(j *job) error {
+	if j.bounced() && (c.bounce == nil || !c.bounce.Has(int64(j.said.Offset), int(j.said.Bytes))) {
+		return c.fail(j, message.Malformed)
+	}
 	w, err := c.begin(j)
 	if err != nil {
 		return err
@@ -45,21 +51,28 @@ func (c *conn) begin(j *job) (Writing, error) {
 	return w, nil
 }
 
-// fill reads the block. An error ends the connection; a wrong tag is a status, and the
+// bounced reports whether the block of a put lies in the client's bounce buffer.
+func (j *job) bounced() bool { return j.said.Flags&message.FlagPlace != 0 }
+
+// fill brings the block. An error ends the connection; a wrong tag, or a block that cannot be read, is a status, and the
 // writing is over then.
 func (c *conn) fill(j *job, w Writing) error {
 	t := j.space.tagger
 	t.Begin(j.in[:j.said.KeyBytes], int(j.said.Bytes))
-	for buf := w.Buffer(); len(buf) > 0; {
-		n := min(len(buf), pieceBytes)
-		if err := c.in.ReadBlock(buf[:n]); err != nil {
+	if !j.bounced() {
+		if err := c.receive(t, w.Buffer()); err != nil {
 			return err
 		}
-		t.Write(buf[:n])
-		buf = buf[n:]
 	}
 	if err := c.in.End(); err != nil {
 		return err
+	}
+	if j.bounced() {
+		if err := c.copyFrom(j, w.Buffer()); err != nil {
+			w.Abort()
+			j.status = j.refusal(err)
+			return nil
+		}
 	}
 	c.server.counters.BytesIn.Add(uint64(j.said.Bytes))
 	if t.Tag() != j.said.Tag {
@@ -67,6 +80,30 @@ func (c *conn) fill(j *job, w Writing) error {
 		c.server.counters.BadPuts.Add(1)
 		j.status = message.BadTag
 	}
+	return nil
+}
+
+// receive reads a block that the client sends.
+func (c *conn) receive(t *tag.Tagger, buf []byte) error {
+	for len(buf) > 0 {
+		n := min(len(buf), pieceBytes)
+		if err := c.in.ReadBlock(buf[:n]); err != nil {
+			return err
+		}
+		t.Write(buf[:n])
+		buf = buf[n:]
+	}
+	return nil
+}
+
+// copyFrom copies a block from the client's bounce buffer. The tag is of the copy, whatever the client does with what it
+// has meanwhile.
+func (c *conn) copyFrom(j *job, buf []byte) error {
+	there, err := c.bounce.Bytes(int64(j.said.Offset), len(buf))
+	if err != nil {
+		return fmt.Errorf("the client's bounce buffer: %w", err)
+	}
+	j.space.tagger.Copy(buf, there)
 	return nil
 }
 

@@ -55,11 +55,17 @@ func connect(t testing.TB, s *server.Server, change ...func(*wire.Config)) (*raw
 	nc, err := net.Dial("tcp", s.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = nc.Close() })
+	return greet(t, nc, change...)
+}
+
+// greet begins a session over a connection.
+func greet(t testing.TB, nc net.Conn, change ...func(*wire.Config)) (r *raw, err error) {
+	t.Helper()
 	cfg := wire.Config{Keys: keyring(t), Ordered: true, MaxPayloadBytes: message.MaxPayloadBytes, Blob: message.Hello()}
 	for _, f := range change {
 		f(&cfg)
 	}
-	r := &raw{t: t, nc: nc}
+	r = &raw{t: t, nc: nc}
 	r.session, err = stream.Handshake(nc, wire.RoleClient, cfg, time.Now().Add(20*time.Second))
 	if err != nil {
 		return nil, err
@@ -74,11 +80,17 @@ func open(t testing.TB, s *server.Server, change ...func(*wire.Config)) *raw {
 	t.Helper()
 	r, err := connect(t, s, change...)
 	require.NoError(t, err)
-	status, reply := r.do(message.Open, message.Request{}, name.Append(nil))
-	require.Equal(t, message.OK, status)
-	require.NoError(t, r.opened.Decode(reply))
-	r.tagger = tag.New(r.opened.TagKey.Mask(r.session.Export(message.TagSecret)), name.Digest())
+	r.enter()
 	return r
+}
+
+// enter opens the namespace.
+func (r *raw) enter() {
+	r.t.Helper()
+	status, reply := r.do(message.Open, message.Request{}, name.Append(nil))
+	require.Equal(r.t, message.OK, status)
+	require.NoError(r.t, r.opened.Decode(reply))
+	r.tagger = tag.New(r.opened.TagKey.Mask(r.session.Export(message.TagSecret)), name.Digest())
 }
 
 // say sends a request.

@@ -209,7 +209,7 @@ func (s *Server) admit(nc net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
-		_ = nc.Close()
+		discard(nc)
 		return
 	}
 	if s.pending.Add(nc) {
@@ -220,7 +220,7 @@ func (s *Server) admit(nc net.Conn) {
 
 // welcome makes a session of a connection, and serves it until its end.
 func (s *Server) welcome(nc net.Conn) {
-	defer func() { _ = nc.Close() }()
+	defer discard(nc)
 	deadline := time.Now().Add(s.cfg.Handshake)
 	first, err := stream.First(nc, wire.SinglePrefixBytes, deadline)
 	if err == nil && s.signed != nil && wire.IsSingle(first) {

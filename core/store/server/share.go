@@ -54,10 +54,11 @@ func (c *conn) share(j *job) message.Status {
 }
 
 // handover is what a client is about to get: the arena, and a socket at whose other end there may be a session as over
-// one that was accepted.
+// one that was accepted; and what it gives for that one.
 type handover struct {
 	delivery            *local.Delivery
 	arena, ours, theirs *sys.FD
+	bounce              *local.View // nil: nothing, or nothing that this side takes
 }
 
 // approach makes what a client gets, and a way to it.
@@ -80,13 +81,17 @@ func (c *conn) approach(arena Arena, name [message.NameBytes]byte) (*handover, e
 func (h *handover) close() {
 	_ = h.delivery.Close()
 	sys.CloseAll(h.arena, h.ours, h.theirs)
+	if h.bounce != nil {
+		_ = h.bounce.Close()
+	}
 }
 
 // hand waits for the client's proof, sends what it gets, and waits until the client has it.
 func (c *conn) hand(h *handover, deadline time.Time) {
 	defer h.close()
-	err := h.delivery.Await(deadline)
+	bounce, err := h.delivery.Await(deadline)
 	if err == nil {
+		h.bounce = c.view(bounce)
 		err = c.give(h)
 	}
 	sent := err == nil
@@ -101,17 +106,31 @@ func (c *conn) hand(h *handover, deadline time.Time) {
 	}
 }
 
+// view maps the bounce buffer of a client that has proved itself. nil: there is none, or the client has to send blocks.
+func (c *conn) view(bounce *sys.FD) *local.View {
+	if bounce == nil {
+		return nil
+	}
+	v, err := local.ViewBounce(bounce)
+	if err != nil {
+		c.server.logRare(&c.server.unshared, fmt.Sprintf("%v has to send its puts: its bounce buffer: %v", c.nc.RemoteAddr(), err))
+		return nil
+	}
+	return v
+}
+
 // give sends what a client gets that has proved itself.
 func (c *conn) give(h *handover) error {
 	had := c.shared.Swap(true) // it may ask for places as soon as it has the arena
-	if err := h.delivery.Send(h.arena, h.theirs); err != nil {
+	if err := h.delivery.Send(h.arena, h.theirs, h.bounce != nil); err != nil {
 		c.shared.Store(had)
 		return err
 	}
 	sys.CloseAll(h.arena, h.theirs)
 	nc, err := sys.UnixNet(h.ours)
 	if err == nil {
-		c.server.admit(&nearConn{nc, c.nc.RemoteAddr()})
+		c.server.admit(&nearConn{nc, c.nc.RemoteAddr(), h.bounce})
+		h.bounce = nil
 	}
 	return nil // the arena is there: the session may stay where it is
 }
@@ -131,7 +150,8 @@ func (c *conn) notHanded(err error) {
 // connection over which it came, for it has none itself.
 type nearConn struct {
 	*sys.UnixConn
-	of net.Addr
+	of     net.Addr
+	bounce *local.View // the client's, in which blocks of puts lie; nil: none. discard ends it
 }
 
 func (c *nearConn) RemoteAddr() net.Addr { return c.of }
@@ -140,6 +160,22 @@ func (c *nearConn) RemoteAddr() net.Addr { return c.of }
 func near(nc net.Conn) bool {
 	_, is := nc.(*nearConn)
 	return is
+}
+
+// bounceOf is the bounce buffer of a connection's client; nil: it has none.
+func bounceOf(nc net.Conn) *local.View {
+	if n, is := nc.(*nearConn); is {
+		return n.bounce
+	}
+	return nil
+}
+
+// discard ends a connection that nothing uses any more, with what its client has given for it.
+func discard(nc net.Conn) {
+	_ = nc.Close()
+	if v := bounceOf(nc); v != nil {
+		_ = v.Close()
+	}
 }
 
 // places answers a get with where blocks lie. Nothing keeps them there: the client makes the tag of what it has
