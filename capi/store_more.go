@@ -198,6 +198,7 @@ type storeReport struct {
 	Moved       uint64                     `json:"moved" help:"Blocks that were not any more where they had been, and were sent."`
 	NotCached   uint64                     `json:"not_cached" help:"Blocks of files that were not in the page cache, and were sent: no reader waits for a disk."`
 	Unreadable  uint64                     `json:"unreadable" help:"Blocks that could not be read where they lie, and were sent."`
+	Bounced     uint64                     `json:"bounced" help:"Puts whose blocks a server of this host was to copy from shared memory."`
 	Latched     uint64                     `json:"latched_to_tcp" help:"Servers whose blocks come by TCP for good, because shared memory failed."`
 	Carriers    map[string]string          `json:"carriers" help:"What brings blocks of each server that there is: 'shm' or 'tcp'."`
 	Replies     map[string]uint64          `json:"replies" help:"Puts that were answered, and requests that were refused, by status."`
@@ -211,7 +212,7 @@ func reportOf(c *client.Client) storeReport {
 		Up: up, Hits: n.Hits.Load(), Misses: n.Misses.Load(), BadTags: n.BadTags.Load(), Changed: n.Changed.Load(), TooSmall: n.TooSmall.Load(),
 		Late: n.Late.Load(), Unreachable: n.Unreachable.Load(), Capped: n.Capped.Load(), Broken: n.Broken.Load(),
 		Probes: n.ProbesFailed.Load(), Refused: n.Refused.Load(),
-		Moved: n.Moved.Load(), NotCached: n.NotCached.Load(), Unreadable: n.Unreadable.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),
+		Moved: n.Moved.Load(), NotCached: n.NotCached.Load(), Unreadable: n.Unreadable.Load(), Bounced: n.Bounced.Load(), Latched: n.Latched.Load(), Carriers: c.Carriers(),
 		Replies: map[string]uint64{}, Servers: map[string]json.RawMessage{},
 	}
 	for _, err := range why {

@@ -48,13 +48,13 @@ typedef struct {
 	int64_t connect_timeout_us; /* 0: 2 s */
 	uint32_t num_requests;   /* the most at a time; 0: 1024; at most 65535 */
 	uint32_t protection;     /* MW_PROTECTION_*: the same at the servers */
-	uint32_t transport;      /* MW_TRANSPORT_AUTO, _SHM or _TCP: what brings the blocks of gets */
+	uint32_t transport;      /* MW_TRANSPORT_AUTO, _SHM or _TCP: what brings blocks */
 	uint32_t reserved;       /* 0 */
 } mw_store_config_t;
 
 /*
- * MW_TRANSPORT_SHM reads blocks where they lie at a server of the same host, and a server
- * where that cannot be refuses the client. MW_TRANSPORT_AUTO does so where it can, and has
+ * MW_TRANSPORT_SHM reads blocks where they lie at a server of the same host, which copies
+ * those of puts from this process's memory, and a server where that cannot be refuses the client. MW_TRANSPORT_AUTO does so where it can, and has
  * other servers send blocks by TCP. A server where shared memory itself has failed stays
  * with TCP for as long as the client lives, and a warning says so once.
  */

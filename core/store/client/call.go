@@ -59,7 +59,10 @@ type part struct {
 	keys    [][]byte
 	parent  []byte
 	bufs    [][][]byte
-	bytes   int           // put
+	bytes   int  // put
+	bounced bool // put: the server copies its block from room, which is at offset of the bounce buffer
+	room    []byte
+	offset  int64
 	tag     tag.Tag       // bad: that the server has said
 	hold    time.Duration // pin, lookup
 	timeout time.Duration

@@ -108,6 +108,8 @@ func (l *link) isIdle() bool {
 
 // gain gives a link that runs the arena.
 func (l *link) gain(found given) {
+	closeBounce(found.bounce)
+	found.near, found.bounce = nil, nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -115,7 +117,6 @@ func (l *link) gain(found given) {
 		return
 	}
 	l.attach(found)
-	l.near = nil
 }
 
 // rest waits, and reports whether the link is there still.

@@ -39,6 +39,7 @@ type link struct {
 	view       *local.View // of the server's arena, if blocks are read there
 	arenaBytes uint64
 	near       net.Conn      // a shorter way to the server that has come with the view
+	bounce     *local.Bounce // from which the server copies blocks of puts; nil: they are sent
 	hold       time.Duration // how long a lease lives at most, where there is a view
 	lacks      error         // why there is no view now, and may be one later
 	heir       *link         // in whose favour it was left; guarded by peer.mu
@@ -51,8 +52,10 @@ type link struct {
 	running map[uint64]*part
 	nextID  uint64
 	err     error // why it ends
-	sending bool  // something is being written
-	sealed  bool  // and something was that is not written yet
+	// unbounced says that the server could not copy a block: they are sent from now on
+	unbounced bool
+	sending   bool // something is being written
+	sealed    bool // and something was that is not written yet
 
 	wrote atomic.Int64 // when bytes went last
 
@@ -63,6 +66,7 @@ type link struct {
 	extra   [message.RequestBytes]byte
 	table   []byte
 	pieces  [][]byte
+	unheard int         // bytes of blocks that were copied for the server, which was not told yet
 	maker   *tag.Tagger // of tags of blocks that are put
 
 	entries []byte
@@ -189,7 +193,8 @@ func (l *link) cause() error {
 func (l *link) server() string { return l.peer.name }
 
 // ask takes a part, unless the link has ended. Where nothing else runs it is sent at once
-// if it is small: the socket has room then, so that this does not wait.
+// if it is small: the socket has room then, so that this does not wait. So is a block that its caller waits for, and that
+// the server copies from shared memory.
 func (l *link) ask(t *part) bool {
 	t.begun = stream.Now()
 	l.mu.Lock()
@@ -197,7 +202,7 @@ func (l *link) ask(t *part) bool {
 		l.mu.Unlock()
 		return false
 	}
-	if len(l.running) > 0 || len(l.queue) > 0 || l.sending || t.bytes > smallPutBytes {
+	if len(l.running) > 0 || len(l.queue) > 0 || l.sending || t.bytes > smallPutBytes && !(t.call.sync && l.mayBounce(t)) {
 		l.queue = append(l.queue, t)
 		l.wake.Signal()
 		l.mu.Unlock()
@@ -216,6 +221,7 @@ func (l *link) take(t *part) uint64 {
 	l.nextID++
 	l.running[l.nextID] = t
 	t.placed = l.placed(t)
+	l.takeRoom(t)
 	t.writing, l.sending = true, true
 	return l.nextID
 }
@@ -225,6 +231,9 @@ func (l *link) settle(t *part, sealed bool, err error) {
 	l.mu.Lock()
 	t.writing, l.sending, l.sealed = false, false, sealed
 	answered := t.answered
+	if answered {
+		l.giveRoom(t)
+	}
 	if sealed || len(l.queue) > 0 { // else the sender has nothing to do
 		l.wake.Signal()
 	}
@@ -270,7 +279,8 @@ func (l *link) transmit(id uint64, t *part, flush bool) {
 	l.writing.Lock()
 	err := net.ErrClosed
 	if !l.shut {
-		if err = l.write(id, t); err == nil && flush {
+		if err = l.write(id, t); err == nil && l.hears(t, flush) {
+			flush = true
 			err = l.out.Flush()
 		}
 	}
@@ -303,7 +313,7 @@ func (l *link) write(id uint64, t *part) error {
 	said := l.say(t)
 	l.head = wire.Head{Code: t.code, Request: id, Extra: said.Encode(l.extra[:])}
 	l.pieces = append(l.pieces[:0], l.table)
-	if t.code == message.Put {
+	if t.code == message.Put && !t.bounced {
 		l.pieces = append(l.pieces, t.bufs[0]...)
 		l.head.ApartBytes = uint32(t.bytes) // it has a tag
 	}
@@ -322,7 +332,11 @@ func (l *link) say(t *part) message.Request {
 	if t.code == message.Put {
 		key := t.keys[0]
 		said.NumKeys, said.KeyBytes, said.Parent, said.Bytes = 0, uint16(len(key)), uint16(len(t.parent)), uint32(t.bytes)
-		said.Tag = l.maker.Of(key, t.bufs[0]...)
+		if t.bounced {
+			l.bounceOff(t, &said)
+		} else {
+			said.Tag = l.maker.Of(key, t.bufs[0]...)
+		}
 		l.table = append(append(l.table, key...), t.parent...)
 		return said
 	}

@@ -51,6 +51,9 @@ var mutations = [][4]string{
 	{"a connection is left at once", "later.go", "wait := l.heir.hold + leaveEvery;", "wait := time.Duration(0);"},
 	{"what has ended is up", "peer.go", "if err := p.link.cause(); err != nil {", "if err := error(nil); err != nil {"},
 	{"an arena outlives its link", "near.go", "_ = l.view.Close()", "_ = l.view"},
+	{"room of a put that was answered is kept", "bounce.go", "\t\tl.bounce.Give(t.offset)\n", ""},
+	{"a bounce buffer outlives its link", "near.go", "\tcloseBounce(l.bounce)\n}", "\t_ = l.bounce\n}"},
+	{"puts bounce where they cannot", "bounce.go", "\t\tl.unbounced = true\n", ""},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }
 

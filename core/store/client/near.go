@@ -14,9 +14,11 @@ func (l *link) nearer(deadline time.Time) *link {
 	}
 	m := l.peer.linkOver(l.near, halfOf(deadline))
 	if m == nil {
+		closeBounce(l.bounce)
+		l.bounce = nil
 		return l
 	}
-	m.view, m.arenaBytes, m.hold = l.view, l.arenaBytes, l.hold
+	m.view, m.arenaBytes, m.hold, m.bounce = l.view, l.arenaBytes, l.hold, l.bounce
 	_ = l.nc.Close()
 	return m
 }
@@ -43,8 +45,10 @@ func (l *link) hasView() bool {
 	return l.view != nil
 }
 
+// closeView ends what the link has of shared memory.
 func (l *link) closeView() {
 	if l.view != nil {
 		_ = l.view.Close()
 	}
+	closeBounce(l.bounce)
 }

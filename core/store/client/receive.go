@@ -51,6 +51,9 @@ func (l *link) replied(id uint64, t *part, last bool) {
 	}
 	t.answered = last
 	over := last && !t.writing // else who writes it ends it
+	if over {
+		l.giveRoom(t)
+	}
 	l.mu.Unlock()
 	if over {
 		t.complete()
@@ -65,6 +68,7 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 		return true, l.answer(head, t)
 	}
 	if head.Refused {
+		l.bounceFailed(t, status)
 		l.refused(status, t.code)
 		return true, l.in.End()
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/store/message"
 )
 
-// Carrier says what brings the blocks of a get. Everything else goes over the connection.
+// Carrier says what brings blocks. Everything else goes over the connection.
 type Carrier uint8
 
 // The carriers.
@@ -19,9 +19,10 @@ const (
 	// CarrierAuto is CarrierSHM at servers of this host, else CarrierTCP. A server where the better one
 	// itself has failed stays with TCP for as long as the client lives.
 	CarrierAuto Carrier = iota
-	// CarrierSHM reads blocks where they lie at the server. A server where that cannot be refuses the client.
+	// CarrierSHM reads blocks where they lie at the server, which copies those of puts from a bounce buffer. A server
+	// where blocks cannot be read refuses the client.
 	CarrierSHM
-	// CarrierTCP has servers send blocks.
+	// CarrierTCP has blocks sent.
 	CarrierTCP
 )
 
@@ -83,18 +84,25 @@ func halfOf(deadline time.Time) time.Time { return time.Now().Add(time.Until(dea
 // given is what a server has given.
 type given struct {
 	message.Shared
-	view *local.View
-	near net.Conn // a shorter way to the server
+	view   *local.View
+	near   net.Conn      // a shorter way to the server
+	bounce *local.Bounce // for puts over that one; nil: they are sent
 }
 
-// invite asks the server for its arena, by way of ask, which says a name to it.
+// invite asks the server for its arena, by way of ask, which says a name to it, and offers it a bounce buffer.
 func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status, []byte, error)) (found given, err error) {
 	invitation, err := local.Invite(l.invited)
 	if err != nil {
 		return found, failure(err)
 	}
-	defer func() { _ = invitation.Close() }()
 	invitation.Stop = l.peer.client.stop
+	invitation.Bounce = bounceBuffer()
+	defer func() {
+		_ = invitation.Close()
+		if found.bounce == nil {
+			closeBounce(invitation.Bounce)
+		}
+	}()
 	status, reply, err := ask(invitation.Name[:])
 	switch {
 	case err != nil:
@@ -128,14 +136,17 @@ func (l *link) await(found *given, invitation *local.Invitation, deadline time.T
 	}
 	found.view, err = local.NewView(fd, int64(found.ArenaBytes), l.opened.Storage == storageMemory)
 	if err != nil {
-		return failure(errors.Join(err, found.near.Close()))
+		return failure(errors.Join(fmt.Errorf("the server's arena: %w", err), found.near.Close()))
+	}
+	if invitation.Taken {
+		found.bounce = invitation.Bounce
 	}
 	return nil
 }
 
 // attach gives the link the arena, and the way that has come with it.
 func (l *link) attach(found given) {
-	l.view, l.near, l.arenaBytes = found.view, found.near, found.ArenaBytes
+	l.view, l.near, l.bounce, l.arenaBytes = found.view, found.near, found.bounce, found.ArenaBytes
 	l.hold = time.Duration(min(found.HoldUs, 1<<32)) * time.Microsecond
 }
 
@@ -174,5 +185,10 @@ func (l *link) placed(t *part) bool {
 	if t.code != message.Get {
 		return t.code == message.Lookup
 	}
+	return l.brings()
+}
+
+// brings reports whether shared memory brings blocks, where there is some.
+func (l *link) brings() bool {
 	return l.peer.client.cfg.Carrier == CarrierSHM || !l.peer.latch(nil)
 }

@@ -49,6 +49,14 @@ func shared(t testing.TB, path string, capacity int64, change ...func(*server.Co
 	return srv, s
 }
 
+// withArena gives a server of maps an arena, in which no block is.
+func withArena(t testing.TB) func(*server.Config) {
+	m, err := medium.NewMemory(8 << 20)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return func(c *server.Config) { c.Arena = m }
+}
+
 // by dials with a carrier.
 func by(carrier Carrier) func(*Config) {
 	return func(c *Config) { c.Carrier = carrier }
@@ -99,6 +107,9 @@ func TestCarriersAgainstAMap(t *testing.T) {
 			}
 		}
 		require.Positive(t, clients["shm"].counts.Hits.Load())
+		for name, c := range clients {
+			require.Equal(t, name != "tcp", c.counts.Bounced.Load() > 0, name)
+		}
 		for _, c := range clients {
 			require.Zero(t, c.counts.Moved.Load()+c.counts.BadTags.Load()+c.counts.Latched.Load())
 		}

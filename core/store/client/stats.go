@@ -23,6 +23,7 @@ type Counters struct {
 	Moved        atomic.Uint64 // blocks that were not where they had been, and had to be sent
 	NotCached    atomic.Uint64 // blocks that a disk would have had to be waited for, and had to be sent
 	Unreadable   atomic.Uint64 // blocks that could not be read where they lie, and had to be sent
+	Bounced      atomic.Uint64 // puts of which the server copied the block from shared memory
 	Frames       wire.Counters
 	statuses     [message.NumStatuses]atomic.Uint64
 }

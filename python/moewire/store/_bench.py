@@ -55,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--transport",
         choices=("auto", "shm", "tcp"),
         default="auto",
-        help="what brings the blocks of gets (%(default)s)",
+        help="what brings the blocks (%(default)s)",
     )
 
 

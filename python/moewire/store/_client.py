@@ -45,8 +45,9 @@ class Client(Submitting):
             None: ``MOEWIRE_STORE_SERVERS``.
         namespace: whose blocks these are; a ``str`` is a ``Namespace`` with that model.
         key_file: a path; only its owner may be able to read the file. None: ``MOEWIRE_KEY_FILE``.
-        transport: what brings the blocks of gets and lookups. "shm": they are read where they lie,
-            at servers of this host; another server refuses the client. "tcp": servers send them.
+        transport: what brings blocks. "shm": those of gets and lookups are read where they lie,
+            and those of puts copied from memory that both have mapped, at servers of this host;
+            another server refuses the client. "tcp": the connection brings them.
             "auto": the former where it can be. A server where shared memory itself fails stays
             with TCP as long as the client lives, and a warning says so once.
         timeout_us: of calls that do not say.
