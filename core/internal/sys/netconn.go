@@ -37,9 +37,10 @@ type noted struct {
 // numDials bounds how often DialNet begins again because of forks.
 const numDials = 8
 
-// DialNet connects. A connection that a fork has copied before it was noted is given up for another one.
+// DialNet connects. A connection that a fork has copied before it was noted is given up for another one. One within
+// this host is not paced.
 func DialNet(ctx context.Context, addr string) (*Conn, error) {
-	var d net.Dialer
+	d := net.Dialer{Control: unpaceDial}
 	return dialing(func() (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) })
 }
 
@@ -70,6 +71,7 @@ func noteConn(nc *net.TCPConn) (*Conn, error) {
 		return nil, err
 	}
 	noteFD(raw)
+	unpaceWithin(nc, raw)
 	return &Conn{nc, noted{raw: raw}}, nil
 }
 
@@ -167,7 +169,8 @@ type Listener struct {
 // ListenNet listens.
 func ListenNet(addr string) (*Listener, error) {
 	defer holdForks().release()
-	nl, err := net.Listen("tcp", addr)
+	config := net.ListenConfig{Control: unpaceDial}
+	nl, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +184,7 @@ func ListenNet(addr string) (*Listener, error) {
 	return &Listener{l, noted{raw: raw}}, nil
 }
 
-// Accept waits for a connection, which is a Conn.
+// Accept waits for a connection, which is a Conn. One within this host is not paced.
 func (l *Listener) Accept() (net.Conn, error) {
 	nc, err := l.AcceptTCP()
 	if err != nil {

@@ -13,6 +13,7 @@ from ..errors import MoewireError
 _PEER = """
 import socket, struct, sys
 listener = socket.create_server(("127.0.0.1", 0))
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 print(listener.getsockname()[1], flush=True)
 listener.settimeout(20)
 peer, _ = listener.accept()
@@ -47,8 +48,12 @@ class Socket:
         )
         assert self._process.stdout is not None
         port = int(self._process.stdout.readline())
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S)
+        self._socket = socket.socket()
+        self._socket.settimeout(_WAIT_S)
+        # As the store's own within a host: a ceiling has no pacing.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.connect(("127.0.0.1", port))
         self._room = memoryview(bytearray(1 << 24))
 
     @property
