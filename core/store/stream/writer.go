@@ -11,9 +11,9 @@ import (
 
 const (
 	outBytes   = 64 << 10
-	smallBytes = 8 << 10 // payloads up to here are copied behind their frame
-	writeBytes = 1 << 20 // at a time: what Limits are for
-	maxPieces  = 512     // at a time
+	smallBytes = 8 << 10        // payloads up to here are copied behind their frame
+	writeBytes = 1<<20 + 16<<10 // at a time, what Limits are for: 1 MiB of blocks and their table
+	maxPieces  = 512            // at a time
 )
 
 // Writer writes messages to one connection, several small ones at a time: Append, then Flush.
@@ -32,7 +32,7 @@ type Writer struct {
 }
 
 // NewWriter writes to a connection whose handshake is over. The limits are those of a write of at most
-// 1 MiB; one that goes beyond them fails. wrote, if not nil, is called whenever bytes have gone.
+// 1 MiB and a table; one that goes beyond them fails. wrote, if not nil, is called whenever bytes have gone.
 func NewWriter(conn net.Conn, session *wire.Session, limits Limits, wrote func()) *Writer {
 	if limits.Report == 0 {
 		limits.Report = limits.Idle / 4

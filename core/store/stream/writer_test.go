@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -62,4 +63,19 @@ func TestSlowIsNotSilent(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "one that never ends does")
 		require.LessOrEqual(t, took, 61*time.Second)
 	})
+}
+
+// A part of a reply, 1 MiB of blocks behind the longest table, is written at once: a rest would be a call of the kernel,
+// and would wake the reader, for some bytes.
+func TestAPartIsOneWrite(t *testing.T) {
+	client, server := conns(t)
+	a, _ := sessions(t, client, server, wire.ProtectDigest)
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	writes := 0
+	w := NewWriter(client, a, long, func() { writes++ })
+	table, blocks := make([]byte, message.MaxKeys*message.EntryBytes), make([]byte, message.PartBytes)
+	head := wire.Head{Code: 1, ApartBytes: message.PartBytes}
+	require.NoError(t, w.Append(&head, [][]byte{table, blocks[:100], blocks[100:]}))
+	require.NoError(t, w.Flush())
+	require.Equal(t, 1, writes)
 }
