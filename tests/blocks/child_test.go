@@ -73,7 +73,7 @@ func serve(text string) error {
 		return err
 	}
 	srv, err := server.Listen(server.Config{
-		Store: server.Of(s), Storage: 2, Addr: "127.0.0.1:0", Keys: keys, Stats: func() any { return s.Stats() }, Log: log,
+		Store: server.Of(s), Storage: 2, Arena: files, Addr: "127.0.0.1:0", Keys: keys, Stats: func() any { return s.Stats() }, Log: log,
 	})
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func newFlips(t *testing.T, numKeys int) *flips {
 func (f *flips) live(end syscall.Signal, during func(*process, *client.Client)) {
 	p := begin(f.t, life{Path: f.path, Capacity: flipCapacity})
 	require.True(f.t, p.await(), "%s", p.stderr.String())
-	c := p.dial()
+	c := p.dial(client.CarrierTCP)
 	during(p, c)
 	c.Close()
 	p.signal(end)

@@ -1,5 +1,6 @@
-// Package blocks runs servers of the block store as real processes, on files, and kills them at random points: in calls, at a
-// call of the disk, while they start and while they seal. Their disks fail, and bits of their files are flipped
+// Package blocks runs servers of the block store as real processes, on files, for clients that share their memory or have blocks
+// sent, and kills them at random points: in calls, at a call of the disk, while they start and while they seal. Their
+// disks fail, and bits of their files are flipped
 // between two lives. What the next life has is compared with an oracle.
 //
 // MOEWIRE_STORE_KILLS sets how many are killed, MOEWIRE_SEED what is drawn. With -short there are 6 kills, else 50.
@@ -63,6 +64,8 @@ type trial struct {
 	keys []*known
 	how  map[string]int  // kills
 	done [4]atomic.Int64 // calls that were acknowledged
+
+	bounced uint64 // puts by way of shared memory
 }
 
 // Of trial.done.
@@ -103,8 +106,9 @@ func (r *trial) run(kills int) {
 	p, c := r.next()
 	c.Close()
 	p.kill()
-	r.t.Logf("%d kills in %v: %v; %d puts, %d deletes, %d hits, %d flushes", kills, time.Since(began).Round(time.Millisecond), r.how,
-		r.done[puts].Load(), r.done[deletes].Load(), r.done[hits].Load(), r.done[flushes].Load())
+	r.t.Logf("%d kills in %v: %v; %d puts, %d deletes, %d hits, %d flushes; %d puts by way of shared memory", kills, time.Since(began).Round(time.Millisecond), r.how,
+		r.done[puts].Load(), r.done[deletes].Load(), r.done[hits].Load(), r.done[flushes].Load(), r.bounced)
+	require.True(r.t, kills < 10 || r.bounced > 0, "none of %d clients had its puts copied", kills)
 }
 
 // trouble draws what the disk does in a life.
@@ -123,7 +127,7 @@ func (r *trial) trouble() trouble {
 func (r *trial) next() (*process, *client.Client) {
 	p := begin(r.t, life{Path: r.path, Capacity: r.capacity})
 	require.True(r.t, p.await(), "a server does not start: %s", p.stderr.String())
-	c := p.dial()
+	c := p.dial([]client.Carrier{client.CarrierTCP, client.CarrierSHM}[r.rng.IntN(2)])
 	for _, k := range r.keys {
 		got, err := c.Get([]byte(k.name))
 		require.NoError(r.t, err)
@@ -187,6 +191,7 @@ func (r *trial) life(kind string) {
 	}
 	p.arm(t)
 	r.work(c, t, kill)
+	r.bounced += c.Counters().Bounced.Load()
 	p.ends()
 }
 

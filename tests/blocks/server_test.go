@@ -108,13 +108,13 @@ func (p *process) kill() {
 	}
 }
 
-// dial connects a client. A server that is gone stays so for it.
-func (p *process) dial() *client.Client {
+// dial connects a client, for which that brings blocks. A server that is gone stays so for it.
+func (p *process) dial(carrier client.Carrier) *client.Client {
 	keys, err := wire.NewKeyring(func() ([]byte, error) { return []byte(keyText), nil })
 	require.NoError(p.t, err)
 	c, err := client.Open(client.Config{
 		Servers: []string{p.addr}, Namespace: message.Namespace{Model: "blocks"}, Keys: keys,
-		Timeout: patience, ProbeMin: time.Hour, ProbeMax: time.Hour,
+		Timeout: patience, ProbeMin: time.Hour, ProbeMax: time.Hour, Carrier: carrier,
 	})
 	require.NoError(p.t, err)
 	return c

@@ -121,8 +121,10 @@ func TestRestartDoesNotLatch(t *testing.T) {
 		got, err = c.Get([]byte("key"))
 		require.NoError(t, err)
 		require.Nil(t, got, "what was in the memory of the first")
-		mustPut(t, c, "key", []byte("other"))
-		mustGet(t, c, "key", []byte("other"))
+		other := noise(newRand(t), 100_000)
+		mustPut(t, c, "key", other)
+		mustGet(t, c, "key", other)
+		require.EqualValues(t, 1, c.counts.Bounced.Load(), "the new connection has a bounce buffer of its own")
 		require.Zero(t, c.counts.Latched.Load())
 	}
 }
