@@ -25,10 +25,11 @@ const (
 // operation has ended. If the ids equal those of one of the latest NumSlots
 // operations, the dispatch uses that plan again; the caller need not ask for it.
 type DispatchArgs struct {
-	Flat        bool    // one row per token and rank, else per token and expert; the same on every rank
-	X           []byte  // bf16 [T, Hidden]
-	TopkIdx     []int64 // [T, TopK], -1 selects nothing
-	NumTokens   int     // T
+	Flat        bool         // one row per token and rank, else per token and expert; the same on every rank
+	Use         protocol.Use // the same on every rank; one way, rows are flat, bf16 and without routing, and there may be any number of tokens, M of them for one rank
+	X           []byte       // bf16 [T, Hidden]
+	TopkIdx     []int64      // [T, TopK], -1 selects nothing
+	NumTokens   int          // T
 	Hidden      int
 	TopK        int             // K
 	MaxTokens   int             // M, the same on every rank

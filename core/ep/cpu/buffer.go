@@ -84,6 +84,7 @@ type scratch struct {
 	ranges  []uint64
 	copies  []device.CopyJob
 	own     [1][]byte // the outputs of our experts
+	perRank []int
 }
 
 // New makes this rank's buffer over a connected domain. The buffer owns the
@@ -134,6 +135,7 @@ func open(dom domain.Domain, kern device.Kernels, cfg ep.Config, pumps bool) (*B
 // makeTables makes what has an entry per rank or slot.
 func (b *Buffer) makeTables() {
 	b.scratch.targets = make([]device.Target, b.ranks)
+	b.scratch.perRank = make([]int, b.ranks)
 	b.scratch.sources = make([][]byte, b.ranks)
 	b.count.rowsTo = make([]uint64, b.ranks)
 	b.count.wait = make([]atomic.Int64, b.ranks)

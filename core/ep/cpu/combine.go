@@ -97,6 +97,8 @@ func (b *Buffer) checkCombine(s *slot, a *ep.CombineArgs) (active rankset.Set, e
 	}
 	p := &s.params
 	switch {
+	case p.use.OneWay():
+		err = ep.Invalid("a combine of a %s, which has none", p.use)
 	case a.Flat != p.flat:
 		err = ep.Invalid("a %s combine of a handle whose dispatch was %s", formName(a.Flat), formName(p.flat))
 	case !a.Flat && (a.NumTokens != int(p.tokens) || a.TopK != int(p.topK)):

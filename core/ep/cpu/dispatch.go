@@ -109,7 +109,7 @@ func (b *Buffer) assign(s *slot, a *ep.DispatchArgs, slab *layout.Slab, active r
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), hasMore: a.HasMore,
-		rowType: a.RowType, outputType: a.OutputType, flat: a.Flat, noRouting: a.NoRouting, extra: packExtra(a),
+		rowType: a.RowType, outputType: a.OutputType, use: a.Use, flat: a.Flat, noRouting: a.NoRouting, extra: packExtra(a),
 		preReduce: a.PreReduce,
 	}
 	b.rec.begin(s, kindDispatch)
@@ -155,7 +155,7 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (slab *layout.Slab, active ra
 		return slab, rankset.Set{}, err
 	}
 	switch l := int(slab.LocalExperts); {
-	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
+	case a.NumTokens < 0 || (a.NumTokens > a.MaxTokens && !a.Use.OneWay()):
 		err = ep.Invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
 	case !limits.TopK.Has(int64(a.TopK)):
 		err = checkTopK(a.TopK)
@@ -173,6 +173,9 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (slab *layout.Slab, active ra
 		if err = checkColumns(a); err == nil {
 			err = checkExperts(a)
 		}
+		if err == nil && a.Use.OneWay() {
+			err = b.checkOneWay(a)
+		}
 	}
 	return slab, active, err
 }
@@ -187,7 +190,7 @@ func (b *Buffer) checkShape(a *ep.DispatchArgs) (*layout.Slab, error) {
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		RowType: a.RowType, OutputType: a.OutputType,
-		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
+		Flat: a.Flat, OneWay: a.Use.OneWay(), Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
 	}
 	slab := &b.asked
 	if shape != slab.Shape { // mostly it is that of the call before
@@ -321,7 +324,7 @@ func (b *Buffer) agree(s *slot) error {
 			return b.surrender()
 		}
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
-			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ep.ErrMismatch, name, mine, b.self, other, t)
+			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same %s", ep.ErrMismatch, name, mine, b.self, other, t, s.params.use)
 		}
 		if s.counted.Has(t) && theirs.hasMore {
 			s.dispatch.res.PeersHaveMore = true

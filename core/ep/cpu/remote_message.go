@@ -77,8 +77,8 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 	for i, v := range [...]*uint32{&h.total, &h.first, &h.rows, &h.entries} {
 		*v = binary.LittleEndian.Uint32(at[4*i:])
 	}
-	return h, word(protocol.ParamOp) == op+1 && p.known(word(protocol.ParamFlags)) && p.topK >= 1 && p.topK <= protocol.MaxTopK && p.tokens <= p.maxTokens &&
-		uint64(h.total) <= p.tokens && h.rows <= h.total && h.first <= h.total-h.rows &&
+	return h, word(protocol.ParamOp) == op+1 && p.known(word(protocol.ParamFlags)) && p.topK >= 1 && p.topK <= protocol.MaxTopK && p.tokens <= p.mostTokens() &&
+		uint64(h.total) <= min(p.tokens, p.maxTokens) && h.rows <= h.total && h.first <= h.total-h.rows &&
 		uint64(h.entries) <= uint64(h.rows)*p.topK && (h.rows > 0 || h.total == 0)
 }
 
@@ -149,6 +149,9 @@ func rowsFor(slab *layout.Slab, preReduceK, longest int64) int64 {
 
 // outputsFor is how many rows of outputs fit in one message.
 func outputsFor(slab *layout.Slab, longest int64) int64 {
+	if slab.OneWay {
+		return protocol.MaxRows // there are none
+	}
 	return max(longest-outputsHeadBytes, 0) / slab.OutputBytes()
 }
 

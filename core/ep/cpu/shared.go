@@ -24,6 +24,7 @@ type params struct {
 	maxTokens, hidden, experts, topK, tokens uint64
 	extra                                    uint64 // flat: the widths of the extra columns
 	rowType, outputType                      protocol.DType
+	use                                      protocol.Use
 	hasMore, flat, noRouting                 bool
 	preReduce                                bool // its combine is pre-reduced
 }
@@ -48,7 +49,7 @@ func (p *params) words(op uint64) recordWords {
 
 func (p *params) flags() protocol.Flags {
 	bit := protocol.Flags.Bit
-	return p.rowType.Flags() | p.outputType.Flags() | bit(protocol.FlagHasMore, p.hasMore) |
+	return p.rowType.Flags() | p.outputType.Flags() | p.use.Flags() | bit(protocol.FlagHasMore, p.hasMore) |
 		bit(protocol.FlagFlat, p.flat) | bit(protocol.FlagNoRouting, p.noRouting) | bit(protocol.FlagPreReduce, p.preReduce)
 }
 
@@ -103,6 +104,7 @@ func loadParams(slab domain.Segment, rank int) (op uint64, p params, ok bool) {
 // paramsOf returns the params that a flags word says.
 func paramsOf(flags uint64) (p params) {
 	p.rowType, p.outputType = protocol.Flags(flags).DTypes()
+	p.use = protocol.Flags(flags).Use()
 	p.hasMore, p.flat = flags&protocol.FlagHasMore != 0, flags&protocol.FlagFlat != 0
 	p.noRouting, p.preReduce = flags&protocol.FlagNoRouting != 0, flags&protocol.FlagPreReduce != 0
 	return p
@@ -112,7 +114,7 @@ func paramsOf(flags uint64) (p params) {
 func (p *params) shape(ranks int) layout.Shape {
 	s := layout.Shape{
 		MaxTokens: int64(p.maxTokens), Hidden: int64(p.hidden), NumExperts: int64(p.experts), NumRanks: int64(ranks),
-		RowType: p.rowType, OutputType: p.outputType, Flat: p.flat,
+		RowType: p.rowType, OutputType: p.outputType, Flat: p.flat, OneWay: p.use.OneWay(),
 	}
 	if !p.flat {
 		return s
@@ -129,8 +131,12 @@ func (p *params) shape(ranks int) layout.Shape {
 // differs names the first parameter on which two ranks must agree and do not.
 func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 	switch {
+	case p.use != o.use:
+		return "the call", p.use, o.use, true
 	case p.flat != o.flat:
 		return "form", formName(p.flat), formName(o.flat), true
+	case p.use.OneWay() && p.hidden != o.hidden: // M follows from it
+		return "bytes per row", 2 * p.hidden, 2 * o.hidden, true
 	case p.maxTokens != o.maxTokens:
 		return "num_max_tokens_per_rank", p.maxTokens, o.maxTokens, true
 	case p.hidden != o.hidden:

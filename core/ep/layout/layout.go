@@ -20,6 +20,7 @@ package layout
 import (
 	"errors"
 	"fmt"
+	"sort"
 
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -54,6 +55,7 @@ type Shape struct {
 	OutputType protocol.DType // of expert outputs
 
 	Flat    bool              // one block of rows per rank, else one per expert
+	OneWay  bool              // no expert outputs
 	Columns [NumColumns]int64 // with Flat: bytes per row; 0: no such column
 }
 
@@ -192,8 +194,13 @@ func (s *Slab) Scales() Region {
 	return Region{s.ScalesOff, s.capacity() * s.Groups() * 4}
 }
 
-// OutputBytes is the size of one row of expert outputs.
-func (s Shape) OutputBytes() int64 { return s.OutputType.RowBytes(s.Hidden) }
+// OutputBytes is the size of one row of expert outputs, 0 if there are none.
+func (s Shape) OutputBytes() int64 {
+	if s.OneWay {
+		return 0
+	}
+	return s.OutputType.RowBytes(s.Hidden)
+}
 
 // Groups is the number of 4-byte words that hold the scales of one row: 0 for
 // bf16.
@@ -241,4 +248,16 @@ func SizeHint(s Shape, numSlots int64) (int64, error) {
 // SlabBytes is the largest whole slab that numSlots slots of numBytes hold.
 func SlabBytes(numBytes, numSlots int64) int64 {
 	return numBytes / numSlots &^ (RegionBytes - 1)
+}
+
+// MostTokens is the largest M with which a slab of this shape fits in so many bytes; 0: none
+// does.
+func MostTokens(s Shape, bytes int64) int64 {
+	fits := func(m int) bool {
+		s.MaxTokens = int64(m)
+		slab, err := Of(s)
+		return err == nil && slab.SizeBytes <= bytes
+	}
+	most := protocol.MaxRows / s.NumRanks
+	return int64(sort.Search(int(most), func(i int) bool { return !fits(i + 1) }))
 }

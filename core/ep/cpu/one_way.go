@@ -1,0 +1,100 @@
+package cpu
+
+import (
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/limits"
+)
+
+// checkOneWay checks what an operation must be that no combine follows. A slab has room for
+// M rows of each source, so a source may have more tokens if they go to different ranks, or
+// nowhere in this operation.
+func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
+	switch {
+	case !a.Flat || !a.NoRouting || a.RowType != protocol.BF16:
+		return ep.Invalid("rows of a %s are not flat, not bf16, or have expert ids", a.Use)
+	case a.NumTokens <= a.MaxTokens:
+		return nil
+	case !limits.NumTokens.Has(int64(a.NumTokens)):
+		return ep.InRange(limits.NumTokens, a.NumTokens)
+	case a.TopK != 1 || a.NumExperts != b.ranks:
+		return ep.Invalid("x has %d tokens for several ranks each, allowed %d", a.NumTokens, a.MaxTokens)
+	}
+	num := b.scratch.perRank
+	clear(num)
+	for _, r := range a.TopkIdx[:a.NumTokens] {
+		if r < 0 {
+			continue
+		}
+		if num[r]++; num[r] > a.MaxTokens {
+			return ep.Invalid("x has more than %d tokens for rank %d", a.MaxTokens, r)
+		}
+	}
+	return nil
+}
+
+// mostTokens is how many tokens a source of such an operation may have.
+func (p *params) mostTokens() uint64 {
+	if p.use.OneWay() {
+		return protocol.MaxRows
+	}
+	return p.maxTokens
+}
+
+// LeaveEpoch ends this rank's part in its epoch, for a caller whose exchange of several
+// operations cannot go on: a rank that waits for its next one goes on without it. Calls return
+// why until an update.
+func (b *Buffer) LeaveEpoch(why error) {
+	if b.enter() != nil {
+		return
+	}
+	defer b.users.Done()
+	b.drainMessages()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err() == nil && b.life.IsMember() {
+		b.leaveFor(membership.Updating, why)
+	}
+}
+
+// oneWaySlabBytes is the size of a slab if a buffer of no size begins with one-way rows. They
+// go in rounds, so a larger slab only saves rounds.
+const oneWaySlabBytes = 32 << 20
+
+// OneWayTokens returns M of one-way operations with rows of such a size: as many as a slab
+// holds. It is the same on every rank. If no operation has sized the buffer yet, this does.
+func (b *Buffer) OneWayTokens(hidden int, extraRowBytes [protocol.NumExtras]int) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return 0, err
+	}
+	shape := layout.Shape{
+		MaxTokens: 1, Hidden: int64(hidden), NumExperts: int64(b.ranks), NumRanks: int64(b.ranks),
+		RowType: protocol.BF16, Flat: true, OneWay: true, Columns: layout.Widths(false, 0, extraRowBytes),
+	}
+	least, err := layout.Of(shape)
+	if err != nil {
+		return 0, ep.Invalid("%s", err)
+	}
+	if b.slabBytes == 0 {
+		if err := b.addSlabs(max(least.SizeBytes, oneWaySlabBytes)); err != nil {
+			return 0, err
+		}
+	}
+	m := layout.MostTokens(shape, b.slabBytes)
+	if m == 0 {
+		return 0, ep.Invalid("rows of %d bytes and %d bytes of columns need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
+			2*hidden, least.ColumnBytes(), least.SizeBytes, b.slabBytes)
+	}
+	return int(m), nil
+}
+
+// Epoch returns the epoch that this rank has joined.
+func (b *Buffer) Epoch() uint16 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.epoch
+}
