@@ -97,7 +97,7 @@ func (s *Store) mark(g *segment, b *index.Block) error {
 		if record.GetEntry(entry).Off != b.Off {
 			continue
 		}
-		err := s.medium.Write(int(b.Segment), end-g.footer.MarkOff(i), record.Dead)
+		err := s.writeTo(int(b.Segment), end-g.footer.MarkOff(i), record.Dead)
 		if err != nil && !s.isReadable(int(b.Segment), end-g.footer.MarkOff(i)) {
 			return s.dropFooter(b.Segment)
 		}
@@ -108,14 +108,14 @@ func (s *Store) mark(g *segment, b *index.Block) error {
 
 // overwrite writes a part of a page. Of a page that cannot be read the rest becomes zeros: it can be written only as a whole.
 func (s *Store) overwrite(segment int, off int64, part []byte) error {
-	err := s.medium.Write(segment, off, part)
+	err := s.writeTo(segment, off, part)
 	if err == nil || s.isReadable(segment, off) {
 		return err
 	}
 	page := make([]byte, record.PageBytes)
 	in := off % record.PageBytes
 	copy(page[in:], part)
-	return s.medium.Write(segment, off-in, page)
+	return s.writeTo(segment, off-in, page)
 }
 
 // isReadable reports whether the page that a byte is in can be read. One that cannot be is counted.

@@ -21,6 +21,7 @@ type disk struct {
 	touched       map[[2]int64]bool // segment and page, written since the last Sync
 	bad           map[[2]int64]bool // segment and page that cannot be read
 	lame          map[int]bool      // segments that cannot be written to
+	forgets       bool              // a flush that fails loses what was written, and the next one succeeds without it
 	room          int               // segments that there is room for; 0: for all
 	taken         map[int]bool      // segments that have their room
 	fault         func(op string) (written float64, err error)
@@ -153,6 +154,9 @@ func (d *disk) Sync(int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.failing("sync"); err != nil {
+		if d.forgets {
+			clear(d.touched)
+		}
 		return err
 	}
 	for at := range d.touched {
@@ -189,7 +193,7 @@ func (d *disk) killed() *disk {
 
 func (d *disk) like(data [][]byte) *disk {
 	other := newDisk(d.segmentBytes, len(data))
-	other.secret = d.secret
+	other.secret, other.forgets = d.secret, d.forgets
 	for i := range data {
 		copy(other.data[i], data[i])
 		copy(other.durable[i], data[i])

@@ -85,7 +85,7 @@ type verdict struct {
 // evicted. It reports whether the segment is free, or will be once its readers end. While the medium fails no block is
 // evicted: it would make no room. The caller holds mu, which is released meanwhile.
 func (s *Store) reclaim() bool {
-	if s.reclaiming || s.owes() {
+	if s.reclaiming || s.owes() || s.inDoubt() != nil {
 		return false
 	}
 	s.reclaiming = true
@@ -308,6 +308,7 @@ func (s *Store) checkWrites(at int) error {
 	if !s.medium.Lasts() {
 		return nil
 	}
+	// Not by writeTo: a flush that fails has lost nothing of what is there.
 	err := s.medium.Write(at, 0, s.firstPage(s.segments[at].life.Load()))
 	if err != nil {
 		s.mu.Lock()
@@ -322,7 +323,10 @@ func (s *Store) flushMoved(at int) error {
 	if !s.medium.Lasts() {
 		return nil
 	}
-	return s.medium.Sync(at)
+	if err := s.sync(at); err != nil {
+		return err
+	}
+	return s.inDoubt() // what was moved may be
 }
 
 // stay leaves a segment as it is that cannot be made free, and keeps the reason.

@@ -69,15 +69,18 @@ func (s *Store) flush() error {
 	s.flusher.running.Lock()
 	defer s.flusher.running.Unlock()
 	s.deletes.wait()
+	if err := s.giveUpDoubted(); err != nil {
+		return err
+	}
 	buried := s.buryAll()
 	n := s.dirty.Load()
 	if n == 0 || !s.medium.Lasts() {
-		return buried
+		return errors.Join(buried, s.inDoubt())
 	}
-	if err := s.medium.Sync(0); err != nil {
+	if err := s.sync(0); err != nil {
 		return errors.Join(buried, err)
 	}
 	s.dirty.Add(-n)
 	s.counts.flushes.Add(1)
-	return buried
+	return errors.Join(buried, s.inDoubt())
 }

@@ -9,17 +9,17 @@ import (
 // segment's records. So those that are no blocks become none first: a footer hides the records of blocks that were deleted
 // shortly before a power cut. The caller holds the segment's disk.
 func (s *Store) dropFooter(segment uint16) error {
-	if err := s.medium.Sync(int(segment)); err != nil {
+	if err := s.sync(int(segment)); err != nil {
 		return err // what was moved from here may be nowhere else yet
 	}
 	if err := s.scrub(segment); err != nil {
 		return err
 	}
-	if err := s.medium.Sync(int(segment)); err != nil {
+	if err := s.sync(int(segment)); err != nil {
 		return err
 	}
 	page := make([]byte, record.PageBytes) // written as a whole it needs no read
-	if err := s.medium.Write(int(segment), s.medium.SegmentBytes()-record.PageBytes, page); err != nil {
+	if err := s.writeTo(int(segment), s.medium.SegmentBytes()-record.PageBytes, page); err != nil {
 		return err
 	}
 	s.segments[segment].footer = record.Tail{}

@@ -25,9 +25,9 @@ func (s *Store) keep() {
 	}
 }
 
-// tend flushes, or at least tries again what could not be overwritten.
+// tend flushes, or at least tries again what could not be overwritten, or was in doubt.
 func (s *Store) tend() {
-	if s.cfg.Durability == FlushGroup {
+	if s.cfg.Durability == FlushGroup || s.wet.doubted.Load() > 0 {
 		s.note(s.flush())
 		return
 	}

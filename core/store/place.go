@@ -85,6 +85,9 @@ func (s *Store) begin(spare int, p *patience) error {
 		s.retire()
 	}
 	for s.open == none || s.isForMoves(spare) {
+		if err := s.settleDoubts(); err != nil {
+			return err
+		}
 		switch {
 		case s.closed:
 			return ErrClosed
@@ -199,7 +202,7 @@ func (s *Store) start(at int) (uint64, error) {
 	if s.medium.Lasts() {
 		page = s.firstPage(life)
 	}
-	if err := s.medium.Write(at, 0, page); err != nil {
+	if err := s.writeTo(at, 0, page); err != nil {
 		return 0, err
 	}
 	g.disk.Lock()

@@ -65,7 +65,7 @@ func (s *recovery) buryOutdated() error {
 	if len(s.outdated) == 0 {
 		return nil
 	}
-	if err := s.medium.Sync(0); err != nil {
+	if err := s.sync(0); err != nil {
 		return err
 	}
 	for i := range s.outdated {
@@ -122,7 +122,7 @@ func (s *recovery) read(at int, off int64, p []byte) error {
 func (s *recovery) giveUp(at int, off int64) {
 	b := index.Block{Segment: uint16(at), Off: uint32(off / record.PageBytes)}
 	s.segments[at].refs.Add(1)
-	if s.medium.Write(at, off, make([]byte, record.PageBytes)) == nil {
+	if s.writeTo(at, off, make([]byte, record.PageBytes)) == nil {
 		s.dirty.Add(record.PageBytes)
 		s.letGo(&b)
 		return

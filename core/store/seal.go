@@ -40,15 +40,15 @@ func (s *Store) seal(at int) (err error) {
 	footer := s.secret.PutFooter(g.life.Load(), content)
 	end, tail := s.medium.SegmentBytes(), len(footer)-record.PageBytes
 	// No check covers marks: all of the footer is on the disk before the tail makes it one.
-	if err = s.medium.Write(at, end-int64(len(footer)), footer[:tail]); err == nil {
-		err = s.medium.Sync(at)
+	if err = s.writeTo(at, end-int64(len(footer)), footer[:tail]); err == nil {
+		err = s.sync(at)
 	}
 	if err == nil {
 		g.footer = content.Tail() // the tail may be there though its write fails: deletes have to mark their blocks
-		err = s.medium.Write(at, end-record.PageBytes, footer[tail:])
+		err = s.writeTo(at, end-record.PageBytes, footer[tail:])
 	}
 	if err == nil {
-		err = s.medium.Sync(at)
+		err = s.sync(at)
 	}
 	g.disk.Unlock()
 	s.mu.Lock()

@@ -36,7 +36,10 @@ type segment struct {
 	lost       time.Time           // when the medium could last not write to it
 	noRoom     bool                // the medium had no room for it when it was last begun
 	said       bool                // a line has said that the medium could not write to it when it was last begun
+	inDoubt    bool                // a flush may have lost what was written to it
 	owed       bool                // it was emptied, and its records could not be made none so far
+
+	wrote atomic.Uint64 // the latest write, on the clock of Store.wet
 
 	life atomic.Uint64 // a random number, in every record's check
 	refs atomic.Int64  // of leases, and of calls that look at a record

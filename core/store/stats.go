@@ -9,7 +9,7 @@ import (
 type counters struct {
 	puts, exists, conflicts, full, wouldBlock, deletes atomic.Uint64
 	evictedCold, evictedOrphans, reclaimed, moved      atomic.Uint64
-	evictedQuota, overQuota                            atomic.Uint64
+	evictedQuota, evictedDoubted, overQuota            atomic.Uint64
 	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
 }
 
@@ -43,6 +43,7 @@ type Stats struct {
 	EvictedCold       uint64 `json:"evicted_cold" metric:"evicted_blocks_total,cause=cold" help:"Blocks that were evicted; cold: they were not used for longest."`
 	EvictedOrphans    uint64 `json:"evicted_orphans" metric:"evicted_blocks_total,cause=orphan" help:"Without the block before them in their chain."`
 	EvictedQuota      uint64 `json:"evicted_quota" metric:"evicted_blocks_total,cause=quota" help:"The oldest ones of a salt, to keep its quota."`
+	EvictedDoubted    uint64 `json:"evicted_doubted" metric:"evicted_blocks_total,cause=doubted" help:"That a flush which failed may have lost."`
 	SegmentsReclaimed uint64 `json:"segments_reclaimed" metric:"reclaimed_segments_total" help:"Segments that were emptied to make room."`
 	MovedBytes        uint64 `json:"moved_bytes" metric:"moved_bytes_total" help:"Bytes that were written again when their segment was emptied."`
 
@@ -78,7 +79,7 @@ func (s *Store) Stats() Stats {
 		IndexBytes: s.index.SizeBytes(), NumBlocks: s.index.Len(),
 		Puts: c.puts.Load(), Exists: c.exists.Load(), Conflicts: c.conflicts.Load(),
 		Full: c.full.Load(), WouldBlock: c.wouldBlock.Load(), Deletes: c.deletes.Load(),
-		EvictedQuota: c.evictedQuota.Load(), OverQuota: c.overQuota.Load(), EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
+		EvictedQuota: c.evictedQuota.Load(), EvictedDoubted: c.evictedDoubted.Load(), OverQuota: c.overQuota.Load(), EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
 		SegmentsReclaimed: c.reclaimed.Load(), MovedBytes: c.moved.Load(), Spoiled: c.spoiled.Load(),
 		ReadErrors: c.readErrors.Load(), WriteErrors: c.writeErrors.Load(), Flushes: c.flushes.Load(),
 		Namespaces: s.names.stats(),

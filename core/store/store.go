@@ -93,6 +93,7 @@ type Store struct {
 	counts   counters
 	pins     pins
 	graves   graves
+	wet      wet
 	doubts   doubts
 	deletes  deletes
 	copies   copies
@@ -200,6 +201,9 @@ func (s *Store) Close() error {
 	close(s.done)
 	s.stopped.Wait()
 	err := errors.Join(s.sealAll(), s.flush())
+	if s.inDoubt() != nil {
+		err = errors.Join(err, s.flush()) // the next Open would believe what is there
+	}
 	s.over.Store(true)
 	if !s.memory {
 		return errors.Join(err, s.medium.Close())

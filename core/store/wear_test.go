@@ -78,6 +78,7 @@ func (w *world) awaitFree() {
 func (w *world) retrySoon() {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
+	w.s.wet.failedAt = time.Time{}
 	for i := range w.s.segments {
 		w.s.segments[i].lost = time.Time{}
 	}

@@ -203,7 +203,7 @@ func (s *Store) placeStaged(w *Writing) (err error) {
 func (s *Store) write(w *Writing) error {
 	err := s.writeRecord(w)
 	if err == nil && s.cfg.Durability == FlushEach {
-		err = s.medium.Sync(w.at.segment)
+		err = s.syncWritten(w.at.segment)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrFull, err)
@@ -223,7 +223,7 @@ func (s *Store) writeRecord(w *Writing) error {
 	case !w.placed: // it is moved
 		pieces = append(pieces, w.buf)
 	}
-	return s.medium.Write(w.at.segment, w.at.off, pieces...)
+	return s.writeTo(w.at.segment, w.at.off, pieces...)
 }
 
 // wrote counts bytes that have to be flushed.

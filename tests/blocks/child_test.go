@@ -35,7 +35,8 @@ type life struct {
 type trouble struct {
 	Seed   uint64
 	Die    int     // at which call of the disk the server kills itself, from now on; 0: never
-	Writes float64 // how many of the writes and syncs fail
+	Writes float64 // how many of the writes fail
+	Syncs  float64 // how many of the syncs fail, which costs what they may have lost
 	Reads  float64 // how many of the reads fail
 	Silent float64 // how many records are written in part without an error
 }
@@ -173,7 +174,7 @@ func (d *badDisk) Read(segment int, off int64, p []byte) error {
 }
 
 func (d *badDisk) Sync(segment int) error {
-	f := d.draw(d.trouble.Writes, 0)
+	f := d.draw(d.trouble.Syncs, 0)
 	if f.err != nil || f.dies {
 		return f.end(nil)
 	}

@@ -117,6 +117,9 @@ func (r *trial) trouble() trouble {
 	if r.rng.IntN(2) == 0 {
 		t.Writes = r.rng.Float64() * 0.1
 	}
+	if r.evicts {
+		t.Syncs = t.Writes
+	}
 	if r.evicts && r.rng.IntN(2) == 0 {
 		t.Reads, t.Silent = r.rng.Float64()*0.05, r.rng.Float64()*0.05
 	}

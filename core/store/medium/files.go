@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
@@ -31,9 +30,6 @@ type Files struct {
 	secret       record.Secret
 	lock, blocks *sys.FD
 	reserved     []atomic.Bool // of each segment: it has its room on the disk
-
-	mu     sync.Mutex
-	failed error // of a Sync: what was written before it may be lost, though a later Sync succeeds
 }
 
 // OpenFiles opens the store of a folder, or makes one. A store that is there keeps the size of its segments: a
@@ -210,17 +206,9 @@ func (f *Files) Read(segment int, off int64, p []byte) error {
 	return sys.ReadAt(f.blocks, int64(segment)*f.segmentBytes+off, p)
 }
 
-// Sync waits for the disk; all segments are one file. Once it has failed it goes on to fail: the kernel says only once
-// that it has lost what was written.
-func (f *Files) Sync(int) error {
-	err := sys.Datasync(f.blocks)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.failed == nil && err != nil {
-		f.failed = fmt.Errorf("%w: what was written may be lost until the store is started again", err)
-	}
-	return f.failed
-}
+// Sync waits for the disk; all segments are one file. The kernel says only once that it has lost what was written: after an error the
+// next one may succeed without it.
+func (f *Files) Sync(int) error { return sys.Datasync(f.blocks) }
 
 // Close gives the folder up.
 func (f *Files) Close() error {

@@ -43,7 +43,8 @@ type Medium interface {
 	Write(segment int, off int64, pieces ...[]byte) error
 	// Read fills p. The error is io.ErrUnexpectedEOF if the segment was never written to that far.
 	Read(segment int, off int64, p []byte) error
-	// Sync returns once all that was written to a segment before is on the disk.
+	// Sync returns once all that was written to a segment before is on the disk. With an error any part of what was written since it
+	// was last well may be lost, also if the next call is well.
 	Sync(segment int) error
 	// Close releases everything. Idempotent.
 	Close() error
