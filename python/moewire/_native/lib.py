@@ -38,80 +38,8 @@ def _refuse_fork(*_: object) -> NoReturn:
     raise ForkedError(_FORKED_TEXT)
 
 
-class Library:
-    """The loaded library. Functions are called without their ``mw_`` prefix."""
-
-    abi_version: Callable[..., int]
-    version: Callable[..., bytes]
-    last_error: Callable[..., bytes]
-    system_report: Callable[..., int]
-    cuda_report: Callable[..., int]
-    buffer_size_hint: Callable[..., int]
-    buffer_create: Callable[..., int]
-    buffer_metadata: Callable[..., int]
-    buffer_connect: Callable[..., int]
-    buffer_update: Callable[..., int]
-    buffer_install: Callable[..., int]
-    buffer_members: Callable[..., int]
-    buffer_close: Callable[..., int]
-    buffer_counters: Callable[..., int]
-    buffer_paths: Callable[..., int]
-    buffer_stats: Callable[..., int]
-    buffer_links: Callable[..., int]
-    buffer_trace: Callable[..., int]
-    buffer_events: Callable[..., int]
-    event_count: Callable[..., Any]
-    buffer_dispatch: Callable[..., int]
-    buffer_combine: Callable[..., int]
-    buffer_combine_buffer: Callable[..., int]
-    buffer_combine_buffer_on: Callable[..., int]
-    handle_release: Callable[..., int]
-    handle_release_on: Callable[..., int]
-    op_wait: Callable[..., int]
-    op_test: Callable[..., int]
-    op_cancel: Callable[..., int]
-    op_close: Callable[..., int]
-    memory_retain: Callable[..., int]
-    memory_release: Callable[..., int]
-    fabric_create: Callable[..., int]
-    fabric_report: Callable[..., int]
-    fabric_next_handshake: Callable[..., int]
-    fabric_deliver: Callable[..., int]
-    fabric_connect: Callable[..., int]
-    fabric_disconnect: Callable[..., int]
-    fabric_close: Callable[..., int]
-    region_register: Callable[..., int]
-    region_remote: Callable[..., int]
-    region_close: Callable[..., int]
-    transfer_post: Callable[..., int]
-    transfer_wait: Callable[..., int]
-    transfer_error: Callable[..., int]
-    transfer_cancel: Callable[..., int]
-    transfer_close: Callable[..., int]
-    store_open: Callable[..., int]
-    store_warnings: Callable[..., int]
-    store_close: Callable[..., int]
-    store_do: Callable[..., int]
-    store_submit: Callable[..., int]
-    store_drain: Callable[..., int]
-    store_wait: Callable[..., int]
-    store_event_fd: Callable[..., int]
-    store_lookup: Callable[..., int]
-    store_lease_read: Callable[..., int]
-    store_lease_place: Callable[..., int]
-    store_lease_end: Callable[..., int]
-    store_lease_close: Callable[..., int]
-    store_list: Callable[..., int]
-    store_flush: Callable[..., int]
-    store_stats: Callable[..., int]
-    store_serve: Callable[..., int]
-    store_server_address: Callable[..., int]
-    store_server_metrics: Callable[..., int]
-    store_server_stats: Callable[..., int]
-    store_server_log: Callable[..., int]
-    store_server_reload: Callable[..., int]
-    store_server_drain: Callable[..., int]
-    store_server_close: Callable[..., int]
+class Library(abi.Functions):
+    """The loaded library."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -215,11 +143,6 @@ def library() -> Library:
             if _library is None:
                 _library = Library(library_path())
     return _library
-
-
-def is_loaded() -> bool:
-    """Whether the library has been loaded into this process."""
-    return _library is not None
 
 
 def _after_fork_in_child() -> None:

@@ -22,7 +22,7 @@ assert "torch" not in sys.modules
 
 from moewire._native import lib  # noqa: E402
 
-assert not lib.is_loaded()
+assert lib._library is None
 assert len(os.listdir("/proc/self/task")) == 1
 with open("/proc/self/maps") as maps:
     assert "libmoewire" not in maps.read()

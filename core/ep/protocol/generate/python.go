@@ -49,6 +49,7 @@ Constants, structs, and functions with their types. What they mean is said in th
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     Structure,
@@ -167,8 +168,29 @@ func (a *abi) writeTables(out *strings.Builder) error {
 		}
 		out.WriteString(signature(f[3], result(f[1], f[2]), args))
 	}
-	out.WriteString("}\n\nSIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}\n")
+	out.WriteString("}\n")
+	a.writeFunctions(out)
+	out.WriteString("\n\nSIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}\n")
 	return nil
+}
+
+// writeFunctions writes the functions as attributes of a class: for checkers of types.
+func (a *abi) writeFunctions(out *strings.Builder) {
+	out.WriteString("\n\nclass Functions:\n    \"\"\"The functions of a loaded library, without their ``mw_`` prefix.\"\"\"\n\n")
+	for _, f := range a.functions {
+		fmt.Fprintf(out, "    %s: Callable[..., %s]\n", strings.TrimPrefix(f[3], "mw_"), returned(result(f[1], f[2])))
+	}
+}
+
+// returned is what Python gets from a function with a ctypes result.
+func returned(result string) string {
+	switch {
+	case result == "c_char_p":
+		return "bytes"
+	case strings.HasPrefix(result, "c_"):
+		return "int"
+	}
+	return "Any"
 }
 
 func result(typ, pointer string) string {
