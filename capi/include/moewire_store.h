@@ -149,7 +149,7 @@ mw_status_t mw_store_lease_read(mw_store_lease_t lease, uint64_t address, uint64
 
 typedef struct {
 	uint32_t size;
-	int32_t fd;              /* a file that can be mapped for reading; the caller's, who closes it */
+	int32_t fd;              /* a file that can be mapped for reading; the caller closes it */
 	uint64_t offset;         /* of the block there: any number */
 	int64_t left_us;         /* until the server may end the lease by itself */
 } mw_store_place_t;

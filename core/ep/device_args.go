@@ -4,7 +4,7 @@ import "github.com/moewire/moewire/core/ep/protocol"
 
 // DeviceDispatch is the memory of a dispatch on a device, in place of the slices of
 // DispatchArgs. These are addresses of the device; 0 means none. The memory belongs to the
-// caller, who keeps it until the stream has passed what was launched (for a recorded
+// caller: it stays until the stream has passed what was launched (for a recorded
 // graph: as long as it is replayed).
 type DeviceDispatch struct {
 	X             uint64                     // bf16 [T, Hidden], 16-byte aligned; 0 if T = 0

@@ -27,7 +27,7 @@ func (r Range) Has(v int64) bool { return r.Least <= v && v <= r.Most }
 // Check returns an error that says the number's name, what is given and what is allowed.
 func (r Range) Check(v int64) error { return r.CheckAs(r.Name, v) }
 
-// CheckAs is Check for a caller who knows the number by another name.
+// CheckAs is Check for a number that the caller has by another name.
 func (r Range) CheckAs(name string, v int64) error {
 	if r.Has(v) {
 		return nil // on the way of every call

@@ -17,7 +17,7 @@ func debug(t *testing.T, on bool) {
 
 func nativeCall() error { return Mark(io.ErrUnexpectedEOF) }
 
-// TestMark: whoever wraps it, the place of the call is found, and the error is the same.
+// TestMark: however it is wrapped, the place of the call is found, and the error is the same.
 func TestMark(t *testing.T) {
 	debug(t, true)
 	err := fmt.Errorf("connect: %w", errors.Join(io.ErrNoProgress, nativeCall()))

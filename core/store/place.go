@@ -13,7 +13,7 @@ import (
 // mostSealing bounds how long a put waits until segments are sealed or reclaimed.
 const mostSealing = 10 * time.Second
 
-// For whom a record is placed: how many free segments it has to leave. The last one is for blocks that are moved.
+// What a record is placed for: how many free segments it has to leave. The last one is for blocks that are moved.
 const (
 	forMove = 0
 	forPut  = 1

@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// tenant is whose namespaces some are: what they take together is bounded by its quota. There is one as long as it has
+// tenant is the owner of some namespaces: what they take together is bounded by its quota. There is one as long as it has
 // namespaces or a quota.
 type tenant struct {
 	id         record.Tenant

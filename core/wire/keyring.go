@@ -158,7 +158,7 @@ func (r *Keyring) Has(id uint32) bool {
 	return r.keys.secrets[id] != nil
 }
 
-// Reading says which reading of the source the keys are of, from 1. One who sees that it has changed and then asks
+// Reading says which reading of the source the keys are of, from 1. A caller that sees that it has changed and then asks
 // for a key gets one of that reading, or of a later one.
 func (r *Keyring) Reading() uint64 { return r.reading.Load() }
 

@@ -75,7 +75,7 @@ func (s *Session) ID() uint64 { return s.id }
 // KeyID is that of the key with which the session was begun.
 func (s *Session) KeyID() uint32 { return s.keyID }
 
-// Export derives a secret that both sides have and nobody else has. Another label, and
+// Export derives a secret that both sides have and no other process has. Another label, and
 // another session, give another one.
 func (s *Session) Export(label string) [KeyBytes]byte {
 	mac := hmac.New(sha256.New, s.export[:])

@@ -253,7 +253,7 @@ def test_where_blocks_lie(mooncake: Store, tmp_path: Path, block_server: Served)
 
 
 def test_calls_that_there_are_not(mooncake: Store) -> None:
-    """By name, so that callers who look for them see it."""
+    """By name, so that callers that look for them see it."""
     for name in ("put_tensor_with_tp", "create_copy_task", "mount_segment", "query_task"):
         assert not hasattr(mooncake, name)
         with pytest.raises(AttributeError, match=f"moewire's .* has no '{name}'"):

@@ -57,7 +57,7 @@ def prepare() -> Path:
     stamp = folder / "filled"
     if stamp.is_file() and stamp.read_text() == digest:
         return folder
-    # Filled beside and moved, so that nobody meets half of it.
+    # Filled beside and moved, so that no process meets half of it.
     beside = folder.with_name(f"rdma.{os.getpid()}")
     try:
         fill(beside)

@@ -1,4 +1,4 @@
-"""AES-256-GCM as NIST FIPS 197 and SP 800-38D describe it: slow, short, and nobody else's code.
+"""AES-256-GCM as NIST FIPS 197 and SP 800-38D describe it: slow, short, and from no other library.
 
 A reference to compare with, never to protect anything.
 """

@@ -11,7 +11,7 @@ import (
 )
 
 // SealForReaders makes a memfd one that nothing can change any more but the mappings that are there: it
-// keeps its size, and no descriptor of it writes, whoever has it. Linux 5.1 or later.
+// keeps its size, and no descriptor of it writes, in any process. Linux 5.1 or later.
 func SealForReaders(fd *FD) error {
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 	_, err := unix.FcntlInt(uintptr(fd.Raw()), unix.F_ADD_SEALS, seals)

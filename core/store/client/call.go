@@ -53,7 +53,7 @@ type call struct {
 
 // part is what one message asks of one server.
 type part struct {
-	call    *call // nil: given up, or of nobody
+	call    *call // nil: given up, or of no call
 	code    message.Code
 	at      []int // positions of the keys in the call
 	keys    [][]byte

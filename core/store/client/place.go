@@ -9,7 +9,7 @@ import (
 // Place is where a leased block lies: in the file FD, from Offset on. The bytes there are those of the block until
 // Until, as long as the connection is there; Lease.End says whether they have been.
 type Place struct {
-	FD     *sys.FD // the caller's, who closes it
+	FD     *sys.FD // the caller closes it
 	Offset int64
 	Until  time.Time
 }

@@ -34,7 +34,7 @@ import (
 	"github.com/moewire/moewire/core/store/message"
 )
 
-// ErrElsewhere means that nobody waits under a name here: the client is on another host.
+// ErrElsewhere means that no client waits under a name here: the client is on another host.
 var ErrElsewhere = errors.New("the client is not on this host")
 
 // ErrWithdrawn means that the server has proved itself, closed the socket and sent nothing: it ends, or its time was over.
@@ -66,7 +66,7 @@ func Here() (string, error) {
 	return boot + "/" + namespace, err
 }
 
-// proofsOf makes the proofs of those who know a secret and are in the network namespace of this process.
+// proofsOf makes the proofs of processes that know a secret, in the network namespace of this one.
 func proofsOf(secret [32]byte, name [message.NameBytes]byte) (p proofs, err error) {
 	where, err := Here()
 	p.server = message.ShareProof(secret, message.ProofServer, name, where)

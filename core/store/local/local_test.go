@@ -229,7 +229,7 @@ func TestAwaitStops(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// Who has the name and is not the client gets nothing: it cannot make the client's proof of what it has heard.
+// A process that has the name and is not the client gets nothing: it cannot make the client's proof of what it has heard.
 func TestImpostors(t *testing.T) {
 	secret, name := [32]byte{7}, [16]byte{9}
 	p, err := proofsOf(secret, name)

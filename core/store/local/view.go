@@ -154,7 +154,7 @@ func (v *View) populate(at int64) error {
 func (v *View) FD() (*sys.FD, error) { return sys.Dup(v.fd) }
 
 // Hold keeps the view as it is until Release, also if it is closed. false: it has ended, because it was closed and
-// nobody has held it.
+// not held.
 func (v *View) Hold() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	pauseTime = 100 * time.Millisecond
 )
 
-// Listener serves GET /metrics over HTTP/1.1, one request for each connection. It asks for no key: whoever reaches
+// Listener serves GET /metrics over HTTP/1.1, one request for each connection. It asks for no key: a client that reaches
 // the address sees the numbers and the names of namespaces. Safe for concurrent use. It is not
 // made of net/http, which would be a quarter of the library that programs load.
 type Listener struct {

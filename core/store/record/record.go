@@ -41,10 +41,10 @@ type Hash [16]byte
 // Digest names a namespace. It ends with that of its tenant.
 type Digest [32]byte
 
-// Tenant names those whose namespaces have it in common.
+// Tenant names the owner of namespaces: they have it in common.
 type Tenant = [16]byte
 
-// Tenant is whose namespace it is.
+// Tenant is the owner of the namespace.
 func (d *Digest) Tenant() Tenant { return Tenant(d[len(d)-len(Tenant{}):]) }
 
 // Header is what a record says of its block.

@@ -15,7 +15,7 @@ import (
 // Rights are those of one key. The zero Rights are all that there are.
 type Rights struct {
 	ReadOnly bool
-	// Tenants are whose namespaces the key may open; none: everyone's.
+	// Tenants are the owners of namespaces that the key may open; none: of all.
 	Tenants []message.Tenant
 	// QuotaBytes bounds what the namespaces of each of Tenants take together; 0: no bound.
 	QuotaBytes int64

@@ -32,7 +32,7 @@ func (r *raw) complain(key string, said tag.Tag) bool {
 }
 
 // A complaint about a block that fits its tag changes nothing, nor does one about another block than the key has. One
-// about a block that does not fit ends it, for everybody.
+// about a block that does not fit ends it, for all clients.
 func TestComplaints(t *testing.T) {
 	for what, onDisk := range map[string]bool{"memory": false, "disk": true} {
 		t.Run(what, func(t *testing.T) {

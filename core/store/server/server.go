@@ -120,7 +120,7 @@ type Server struct {
 	cut     chan struct{} // and nothing is waited for
 }
 
-// Listen begins to serve. The store is the caller's, who closes it after the server.
+// Listen begins to serve. The store stays the caller's: close it after the server.
 func Listen(cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

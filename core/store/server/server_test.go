@@ -194,7 +194,7 @@ func TestSlowLoris(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Who does not authenticate is gone after a while, and more of them than may be push out the
+// A client that does not authenticate is gone after a while, and more of them than may be push out the
 // oldest; a client that has the key is served all the time.
 func TestUnknownClients(t *testing.T) {
 	s, _ := serve(t, func(c *server.Config) { c.Handshake, c.MaxPending = 10*time.Second, 4 })

@@ -22,11 +22,11 @@ type Arena interface {
 
 // share gives the arena's descriptor to a client that waits for it on this host. Miss: the client does not wait here, or
 // there is no arena that it may have. OK: the client has to prove itself now, and then the descriptors come. Until the client has them it
-// gets no others: descriptors that nobody takes wait in the kernel, which bounds them for all of a user's processes.
+// gets no others: descriptors that no client takes wait in the kernel, which bounds them for all of a user's processes.
 func (c *conn) share(j *job) message.Status {
 	arena := c.server.cfg.Arena
 	switch {
-	case arena == nil, c.rights.IsLimited(): // who has it can read all namespaces
+	case arena == nil, c.rights.IsLimited(): // its holder can read all namespaces
 		return message.Miss
 	case c.handover.Load() != nil:
 		return message.WouldBlock

@@ -116,8 +116,8 @@ func TestPlacesKeepNothing(t *testing.T) {
 	quiet(t, engine)
 }
 
-// A client that breaks the rules of share gets refusals, and the server goes on; it keeps no descriptor and waits for
-// nobody.
+// A client that breaks the rules of share gets refusals, and the server goes on; it keeps no descriptor and does
+// not wait.
 func TestShareWithHostileClient(t *testing.T) {
 	_, r := sharing(t)
 	r.mustPut("key", []byte("data"))
@@ -186,7 +186,7 @@ func TestShareFails(t *testing.T) {
 	require.Equal(t, message.Miss, status)
 }
 
-// impostor is who has a socket under the name that a client says, and is not the client.
+// impostor is a process that has a socket under the name that a client says, and is not the client.
 func impostor(t *testing.T, name [16]byte) (accept func() *sys.FD) {
 	t.Helper()
 	listener, err := sys.ListenAbstract("moewire-store-"+hex.EncodeToString(name[:]), 8)

@@ -77,8 +77,8 @@ func shake(from io.Reader, conn net.Conn, h *wire.Handshake) error {
 	return nil
 }
 
-// silent tells a connection that was ended from one that failed. Who has said something that
-// fits has the same key.
+// silent tells a connection that was ended from one that failed. A peer that has said something
+// that fits has the same key.
 func silent(err error, heard bool) error {
 	if errors.Is(err, io.EOF) && !heard {
 		return ErrSilent

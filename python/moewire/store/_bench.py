@@ -107,7 +107,7 @@ def _servers(options: argparse.Namespace) -> Iterator[tuple[str | None, str | No
 
 
 class _Run:
-    """One run: keys that nobody else has, and which are deleted when their case is over."""
+    """One run: keys that no other run has, and which are deleted when their case is over."""
 
     def __init__(self, client: Client, seconds: float, own: int | None) -> None:
         self.client, self.seconds, self.own = client, seconds, own

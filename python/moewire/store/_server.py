@@ -36,7 +36,7 @@ class Server:
         key_file: a path; only its owner may be able to read the file. None: ``MOEWIRE_KEY_FILE``.
         protection: as for ``Client``, and the same.
         metrics: "address:port" of ``GET /metrics`` over HTTP, in the Prometheus text format. It
-            asks for no key: whoever reaches it sees the numbers and the names of namespaces.
+            asks for no key: a client that reaches it sees the numbers and the names of namespaces.
             None: it is not served.
         signed: serve single signed requests too, of clients without Moewire. Their blocks are
             not encrypted; None: not with ``protection="encrypt"``.

@@ -16,7 +16,7 @@ from ._client import Client
 from ._parts import Namespace
 
 _LEAST_S, _MOST_S = 0.001, 3600
-# Blocks of people who look at a server are nobody else's.
+# Blocks of the people that look at a server are in no other namespace.
 _OWN = Namespace(salt="moewire store")
 
 

@@ -192,7 +192,7 @@ class MooncakeDistributedStore(TensorCalls):
     # ----------------------------------------------------------------- remove --
 
     def remove(self, key: str, force: bool = False) -> int:
-        """Removes a block. Those who read it meanwhile read it to its end.
+        """Removes a block. Readers that have begun read it to its end.
 
         Args:
             key: its key.

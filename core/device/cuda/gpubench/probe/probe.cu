@@ -14,7 +14,7 @@ struct mw_probe_args {
   u64 *out;
   i64 rounds, round;
   i64 limit_ns; // of a wait
-  i64 ordered;  // 0: with relaxed words, as nobody should
+  i64 ordered;  // 0: with relaxed words, which is wrong
 };
 
 // Waits for a word to become a value. False: it took too long.
