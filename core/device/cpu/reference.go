@@ -8,6 +8,10 @@ import (
 	"github.com/moewire/moewire/core/ep/protocol"
 )
 
+// The kernels know so many types. A new one needs arithmetic here, in the C kernels (native.go
+// chooses them) and in package cuda.
+var _ = [1]struct{}{protocol.Unknown - 5: {}}
+
 // tileValues is how many sums Reduce keeps at a time: they stay in L1.
 const tileValues = 256
 

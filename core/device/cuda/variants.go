@@ -10,6 +10,9 @@ import (
 // shape, because a hidden size is a multiple of 8; how many of such loads a
 // thread has under way is the variant's (kernels/streams.cuh).
 
+// The kernels know so many types: reduceOf, and kernels/cast.cuh.
+var _ = [1]struct{}{protocol.Unknown - 5: {}}
+
 // vectorValues are the bf16 values of one access.
 const vectorValues = 8
 

@@ -27,9 +27,14 @@ const (
 	numSettings
 )
 
+var settingNames = [...]string{"auto", "shm", "tcp", "rdma"}
+
+// Each setting has a name.
+const _ = uint(len(settingNames) - int(numSettings))
+
 func (s Setting) String() string {
 	if s < numSettings {
-		return [...]string{"auto", "shm", "tcp", "rdma"}[s]
+		return settingNames[s]
 	}
 	return fmt.Sprintf("Setting(%d)", uint8(s))
 }
