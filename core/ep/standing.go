@@ -3,15 +3,14 @@ package ep
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Standing is what a rank brings to the rendezvous that begins an epoch.
 type Standing struct {
-	Epoch uint16 // the last one that the group has begun, as seen here
-	Next  uint64 // no operation from this one on was ever opened here
+	Epoch membership.Epoch // the last one that the group has begun, as seen here
+	Next  uint64           // no operation from this one on was ever opened here
 }
 
 // maxNext bounds Standing.Next: a handle has 44 bits for the number of its
@@ -32,17 +31,17 @@ func (st Standing) Append(out []byte) []byte {
 func (st *Standing) include(rank int, given []byte) error {
 	epoch, next := binary.LittleEndian.Uint64(given), binary.LittleEndian.Uint64(given[8:])
 	switch {
-	case epoch > math.MaxUint16:
-		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, math.MaxUint16)
+	case epoch > membership.MaxEpoch:
+		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, membership.MaxEpoch)
 	case next >= maxNext:
 		return fmt.Errorf("%w: rank %d says that its next operation is %d, allowed below 2^43", ErrMismatch, rank, next)
 	}
-	st.Epoch, st.Next = max(st.Epoch, uint16(epoch)), max(st.Next, next)
+	st.Epoch, st.Next = max(st.Epoch, membership.Epoch(epoch)), max(st.Next, next)
 	return nil
 }
 
 // MayInstall says why a rank that joined epoch `own` cannot begin the next one.
-func MayInstall(l *membership.Life, own, next uint16) error {
+func MayInstall(l *membership.Life, own, next membership.Epoch) error {
 	switch l.State() {
 	case membership.Updating:
 		return nil

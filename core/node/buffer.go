@@ -8,6 +8,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/group/shm"
@@ -91,7 +92,7 @@ func (b *Buffer) Abandon(cause error) {
 }
 
 // Membership returns the ranks that are in the group now, the group's epoch, and how many ranks this rank has taken out.
-func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64, err error) {
+func (b *Buffer) Membership() (ranks rankset.Set, epoch membership.Epoch, lost uint64, err error) {
 	c, err := b.connected()
 	if err != nil {
 		return ranks, 0, 0, err

@@ -10,6 +10,7 @@ import (
 
 	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -29,7 +30,7 @@ func newPair(t *testing.T) (pair [2]*Buffer) {
 func TestTwoHosts(t *testing.T) {
 	pair := newPair(t)
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
-	for epoch := uint16(1); epoch <= 2; epoch++ {
+	for epoch := membership.Epoch(1); epoch <= 2; epoch++ {
 		paths, err := pair[0].Paths()
 		require.NoError(t, err)
 		require.Equal(t, "tcp", paths[1].Carrier)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
@@ -16,7 +17,7 @@ type Observed interface {
 	Records(rank, last int) ([]telemetry.Record, error)
 	Events(since uint64) ([]telemetry.Event, uint64)
 	Counters() ep.Counters
-	Membership() (ranks rankset.Set, epoch uint16, lost uint64)
+	Membership() (ranks rankset.Set, epoch membership.Epoch, lost uint64)
 }
 
 // core is one rank's end of a group: *cpu.Buffer on the CPU, *cuda.Buffer on CUDA.

@@ -1,20 +1,22 @@
 package telemetry
 
+import "github.com/moewire/moewire/core/group/membership"
+
 // MaxEvents is how many events are kept; older ones are forgotten.
 const MaxEvents = 64
 
 // Event is something that should be reported to a person.
 type Event struct {
-	Sequence uint64 `json:"sequence"` // 1 for the first
-	Kind     string `json:"kind"`     // "slow", "lost", "left" or "fell_back"
-	Rank     int    `json:"rank"`     // the rank that it is about
-	PID      int    `json:"pid"`      // its process, 0: not known
-	Epoch    uint16 `json:"epoch"`
-	Waiting  string `json:"waiting"` // the kind of operation that waited
-	Op       uint64 `json:"operation"`
-	WaitedNs int64  `json:"waited_ns"`
-	TimeNs   int64  `json:"time_ns"` // CLOCK_MONOTONIC
-	Why      string `json:"why"`
+	Sequence uint64           `json:"sequence"` // 1 for the first
+	Kind     string           `json:"kind"`     // "slow", "lost", "left" or "fell_back"
+	Rank     int              `json:"rank"`     // the rank that it is about
+	PID      int              `json:"pid"`      // its process, 0: not known
+	Epoch    membership.Epoch `json:"epoch"`
+	Waiting  string           `json:"waiting"` // the kind of operation that waited
+	Op       uint64           `json:"operation"`
+	WaitedNs int64            `json:"waited_ns"`
+	TimeNs   int64            `json:"time_ns"` // CLOCK_MONOTONIC
+	Why      string           `json:"why"`
 }
 
 // The kinds of events.

@@ -70,7 +70,7 @@ func TestWildRecords(t *testing.T) {
 		}
 		require.Len(t, a.Records(0), want, word)
 	}
-	for _, w := range []uint64{0, 1 | 3<<16, 1 | 48<<48, 1 | 0xfffe<<48} { // no kind, outcome, last
+	for _, w := range []uint64{0, 1 | 3<<16, 1 | rankset.MaxRanks<<48, 1 | 0xfffe<<48} { // no kind, outcome, last
 		a := newArea()
 		r := numbered(0)
 		a.Add(&r)

@@ -1,6 +1,9 @@
 package telemetry
 
-import "github.com/moewire/moewire/core/group/rankset"
+import (
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Kind of an operation.
 type Kind uint16
@@ -36,7 +39,7 @@ type Record struct {
 	Sequence  uint32 // 1 for the first record of a buffer
 	Kind      Kind
 	Outcome   Outcome
-	Epoch     uint16
+	Epoch     membership.Epoch
 	Last      int16  // the rank that sent its data last; -1: no rank was waited for
 	Combine   uint32 // 1 for the first combine of a handle; 0 for a dispatch
 	Tokens    uint32
@@ -86,7 +89,7 @@ func (r *Record) words() [fieldWords]uint64 {
 func recordOf(sequence uint32, w *[fieldWords]uint64) Record {
 	return Record{
 		Sequence: sequence,
-		Kind:     Kind(w[0]), Outcome: Outcome(w[0] >> 16), Epoch: uint16(w[0] >> 32), Last: int16(w[0] >> 48),
+		Kind:     Kind(w[0]), Outcome: Outcome(w[0] >> 16), Epoch: membership.Epoch(w[0] >> 32), Last: int16(w[0] >> 48),
 		Combine: uint32(w[1]), Tokens: uint32(w[1] >> 32),
 		Op:    w[2],
 		Start: int64(w[3]), Place: int64(w[4]), Sent: int64(w[5]), Resume: int64(w[6]), Seen: int64(w[7]), End: int64(w[8]),

@@ -1,5 +1,7 @@
 package telemetry
 
+import "github.com/moewire/moewire/core/group/membership"
+
 // Totals are what all operations of one kind have cost on one rank.
 type Totals struct {
 	Done      uint64   `json:"count"`
@@ -86,7 +88,7 @@ func (a Area) Current() (k Kind, op uint64, since int64) {
 }
 
 // HasLeft reports whether the area's owner has left an epoch by itself.
-func (a Area) HasLeft(epoch uint16) bool { return a.load(wordLeft) == uint64(epoch)+1 }
+func (a Area) HasLeft(epoch membership.Epoch) bool { return a.load(wordLeft) == uint64(epoch)+1 }
 
 // PID is the process id that the area's owner wrote; 0 before it did.
 func (a Area) PID() int {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -27,7 +28,7 @@ func (h *heap) Word(off int64) *atomic.Uint64 { return &h.words[off/8] }
 // numbered is a record in which every field follows from one number.
 func numbered(n uint64) Record {
 	return Record{
-		Kind: Dispatch + Kind(n%2), Outcome: Outcome(n % 3), Epoch: uint16(n), Last: int16(n%4) - 1,
+		Kind: Dispatch + Kind(n%2), Outcome: Outcome(n % 3), Epoch: membership.Epoch(n), Last: int16(n%4) - 1,
 		Combine: uint32(n + 1), Tokens: uint32(n + 2), Op: n, Start: int64(n + 3), Place: int64(n + 4),
 		Sent: int64(n + 5), Resume: int64(n + 6), Seen: int64(n + 7), End: int64(n + 8), Wait: int64(n + 9),
 		LastAlone: int64(n + 10), RowsOut: uint32(n + 11), RowsIn: uint32(n + 12), Bytes: n + 13, Present: n + 14, Missing: rankset.FromWord(n + 15),

@@ -1,6 +1,10 @@
 package telemetry
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/group/membership"
+)
 
 // Place says which rank writes an area, and where the area lies.
 type Place struct {
@@ -107,11 +111,11 @@ func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 }
 
 // SetEpoch stores the epoch that this rank is in.
-func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
+func (a Area) SetEpoch(epoch membership.Epoch) { a.set(wordEpoch, uint64(epoch)) }
 
 // SetLeft records, before this rank is out of an epoch's member set, that it leaves by
 // itself.
-func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
+func (a Area) SetLeft(epoch membership.Epoch) { a.set(wordLeft, uint64(epoch)+1) }
 
 // LeftOffset is where in an area SetLeft writes. A reader that has a copy of only that word
 // can ask HasLeft.

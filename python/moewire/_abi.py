@@ -158,6 +158,7 @@ CONSTANTS: dict[str, int] = {
 QUANT_BLOCK = 128
 SCALES_PER_WORD = 4
 ROW_MULTIPLE = 8
+EPOCH_SHIFT = 48
 
 # What numbers that callers give may be, from core/limits: name -> (least, most).
 LIMITS: dict[str, tuple[int, int]] = {

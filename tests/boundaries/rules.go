@@ -45,7 +45,7 @@ var layers = []layer{
 	{"core/group/membership", []string{"core/group/rankset"}},
 
 	// What everything else speaks of, and what writes it for other languages.
-	{"core/ep/protocol", []string{"core/group/rankset"}},
+	{"core/ep/protocol", []string{"core/group/rankset", "core/group/membership"}},
 	{"core/ep/protocol/generate", nil},
 	{"core/limits", []string{"core/op", "core/group/rankset", "core/ep/protocol"}},
 	{"core/ep/layout", []string{"core/group/rankset", "core/ep/protocol", "core/limits"}},
@@ -58,7 +58,7 @@ var layers = []layer{
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/origin", "core/internal/dl"}},
-	{"core/telemetry", []string{"core/group/rankset", "core/ep/protocol", "core/internal/sys"}},
+	{"core/telemetry", []string{"core/group/rankset", "core/group/membership", "core/ep/protocol", "core/internal/sys"}},
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
 	// The block store.
@@ -156,7 +156,7 @@ var layers = []layer{
 		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
 		"core/group/domain", "core/device", "core/internal/safego",
 	}},
-	{"core/ep/routing", []string{"core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/device"}},
+	{"core/ep/routing", []string{"core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/device"}},
 	{"core/ep/cuda", []string{
 		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits",
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
@@ -166,7 +166,7 @@ var layers = []layer{
 	{"core/node", []string{
 		"core/ep", "core/ep/cpu", "core/ep/cuda", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/group/domain", "core/group/cudaring", "core/group/multihost", "core/group/shm", "core/transport/tcp",
-		"core/transport/verbs", "core/group/rankset", "core/limits", "core/link", "core/op", "core/telemetry", "core/wire",
+		"core/transport/verbs", "core/group/membership", "core/group/rankset", "core/limits", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},
 
 	{"capi", []string{"core/..."}},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -64,7 +65,7 @@ type tappedWord struct {
 }
 
 func (w tappedWord) CompareAndSwap(old, next uint64) bool {
-	if bits.OnesCount64(old) <= bits.OnesCount64(next) || old>>48 != next>>48 || (old&^next)>>w.self&1 == 1 {
+	if bits.OnesCount64(old) <= bits.OnesCount64(next) || old>>membership.EpochShift != next>>membership.EpochShift || (old&^next)>>w.self&1 == 1 {
 		return w.MemberWord.CompareAndSwap(old, next)
 	}
 	w.trap.hit(atAsk)

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from conftest import SEED
 from harness.telemetry_page import BEGIN, HEAD_BYTES, RING, memory, page, put
 from moewire import InvalidArgument, top, trace
+from moewire import _abi as abi
 from moewire._observe import area as _area
 from moewire._observe import input_file, live
 
@@ -52,9 +53,10 @@ def group(tmp_path: Path) -> Iterator[int]:
         yield number
 
 
+TOO_MANY = f"num_ranks is 4294967295, at most {abi.MW_MAX_RANKS}"
 # Word, value, and what is said of it.
 WILD = [
-    pytest.param(2, 1 | 0xFFFFFFFF << 32, "num_ranks is 4294967295, at most 48", id="ranks"),
+    pytest.param(2, 1 | 0xFFFFFFFF << 32, TOO_MANY, id="ranks"),
     pytest.param(2, 1, "num_ranks is 0, at least 1", id="no ranks"),
     pytest.param(2, 3 | 3 << 32, "rank is 3, at most 2", id="rank"),
     pytest.param(5, 1 << 63, f"num_experts is {1 << 63}, at most 8192", id="experts"),
@@ -91,7 +93,7 @@ def test_top_beside_damaged_memory(group: int) -> None:
         found, said = seen_by_top(group)
         text = moewire("top", "--once", "--interval", "0.05").stdout
     assert [rank["rank"] for rank in found["ranks"]] == [0]
-    line = f"rank 1 of process {os.getpid()}: damaged: word num_ranks is 4294967295, at most 48"
+    line = f"rank 1 of process {os.getpid()}: damaged: word {TOO_MANY}"
     assert f"not shown: {line}" in said
     assert f"not shown:\n  {line}" in text or f"\n  {line}" in text.partition("not shown:")[2]
 
@@ -276,7 +278,7 @@ def test_any_words(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> No
     before, now = samples
     group = live.Group(7, 1, [0, 1, 2], [now.rank])
     shown = top.describe_group(group, {1: now}, {1: before})
-    assert len(shown["ranks"][0]["last_count"]) == now.rank.area.num_ranks <= 48
+    assert len(shown["ranks"][0]["last_count"]) == now.rank.area.num_ranks <= abi.MW_MAX_RANKS
     json.dumps(shown, allow_nan=False)
     assert top.show([shown])
     json.dumps(trace._trace_of([now.rank]), allow_nan=False)

@@ -288,7 +288,7 @@ def _healthy() -> dict[str, Any]:
             "open_files": 1024,
             "open_files_hard": "unlimited",
             "open_files_with_buffers": 1 << 20,
-            "open_files_needed_by_48_ranks": 160,
+            "open_files_needed": 160,
             "file_size": "unlimited",
             "address_space": "unlimited",
         },

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from moewire import _abi as abi
 from moewire.doctor import _machine
 
 # Makes buffers of one rank until that fails, or there are so many.
@@ -19,6 +20,7 @@ soft, hard, most = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 import moewire
 from moewire._native.lib import library
+from moewire import _abi as abi
 from moewire.doctor import _machine
 library().version()  # Go has begun, and has raised the limit
 class Lines(logging.Handler):
@@ -97,5 +99,5 @@ def test_buffers_that_fit_on_an_old_kernel(monkeypatch: pytest.MonkeyPatch) -> N
 def test_buffers_that_fit() -> None:
     eight = _machine.buffers_that_fit(8, 1024)
     assert isinstance(eight, int) and 313 <= eight <= 331
-    assert _machine.buffers_that_fit(48, 16) == 0
-    assert _machine.buffers_that_fit(48, -1) == "unlimited"
+    assert _machine.buffers_that_fit(abi.MW_MAX_RANKS, 16) == 0
+    assert _machine.buffers_that_fit(abi.MW_MAX_RANKS, -1) == "unlimited"

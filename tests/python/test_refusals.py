@@ -128,11 +128,14 @@ def test_constructors_take_bools(argument: str) -> None:
         one_rank(**{argument: good}).close()
 
 
+MOST = abi.MW_MAX_RANKS
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"ranks": 0}, "num_ranks: 0 given; allowed: 1 to 48"),
-        ({"ranks": 49}, "num_ranks: 49 given; allowed: 1 to 48"),
+        ({"ranks": 0}, f"num_ranks: 0 given; allowed: 1 to {MOST}"),
+        ({"ranks": MOST + 1}, f"num_ranks: {MOST + 1} given; allowed: 1 to {MOST}"),
     ],
 )
 def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> None:
@@ -145,9 +148,9 @@ def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> 
             hint(8, 128, ranks, last)
 
 
-@pytest.mark.parametrize("ranks", [0, 49])
+@pytest.mark.parametrize("ranks", [0, MOST + 1])
 def test_rendezvous_says_how_many_ranks(ranks: int) -> None:
-    says = f"^world_size: {ranks} given; allowed: 1 to 48$"
+    says = f"^world_size: {ranks} given; allowed: 1 to {MOST}$"
     with pytest.raises(errors.InvalidArgument, match=says):
         Buffer.from_exchange(lambda own: [own], 0, ranks)
     with pytest.raises(errors.InvalidArgument, match=says):

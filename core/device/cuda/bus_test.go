@@ -171,12 +171,12 @@ func TestGraphOfAnEarlierEpoch(t *testing.T) {
 	for r := range g.ranks {
 		graphs = append(graphs, g.record(o, r, 2, 0))
 	}
-	for epoch := uint16(1); epoch <= 3; epoch++ {
+	for epoch := uint64(1); epoch <= 3; epoch++ {
 		for r, m := range g.ranks {
 			clear(o.outs[r])
 			require.NoError(t, m.Restart(100*uint64(epoch)))
 			require.NoError(t, m.Join(epoch))
-			m.SetMembers(uint64(epoch)<<48 | 3)
+			m.SetMembers(uint64(epoch)<<protocol.EpochShift | 3)
 		}
 		for r, m := range g.ranks {
 			g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
@@ -188,7 +188,7 @@ func TestGraphOfAnEarlierEpoch(t *testing.T) {
 		}
 	}
 	for r, m := range g.ranks { // the host's word of the epoch before belongs to no member
-		m.SetMembers(2<<48 | 3)
+		m.SetMembers(2<<protocol.EpochShift | 3)
 		g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
 	}
 	g.sync()

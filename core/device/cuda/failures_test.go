@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -104,7 +105,7 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 	if err := l.e.Join(1); err != nil {
 		return err
 	}
-	l.e.SetMembers(1<<48 | 1)
+	l.e.SetMembers(1<<protocol.EpochShift | 1)
 	if err := l.e.Restart(0); err != nil || !l.remote {
 		return err
 	}

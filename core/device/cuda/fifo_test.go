@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -118,7 +119,7 @@ func TestPushEnds(t *testing.T) {
 		detail    uint64
 	}{
 		"over":       {-1, func(p *pusher) { p.queue.End(9) }, FailedProxy, 9},
-		"fenced":     {-1, func(p *pusher) { p.SetMembers(1 << 48) }, FailedFenced, 0},
+		"fenced":     {-1, func(p *pusher) { p.SetMembers(1 << protocol.EpochShift) }, FailedFenced, 0},
 		"no host":    {1000, func(*pusher) {}, FailedNoHost, 0},
 		"generation": {-1, func(p *pusher) { p.queue.Restart() }, FailedProxy, 0},
 	} {

@@ -187,7 +187,7 @@ func TestFillLeavesAFailedBuffer(t *testing.T) {
 		make    func(*group, *op)
 	}{
 		"bad expert": {protocol.ErrorExpert, func(_ *group, o *op) { o.ids[0][0] = o.shape.NumExperts }},
-		"fenced":     {protocol.ErrorFenced, func(g *group, _ *op) { g.ranks[0].SetMembers(1<<48 | 0b10) }},
+		"fenced":     {protocol.ErrorFenced, func(g *group, _ *op) { g.ranks[0].SetMembers(1<<protocol.EpochShift | 0b10) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, o, _ := small(t, 2)

@@ -68,7 +68,7 @@ func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 			require.NoError(t, m.SetPeer(r, peer.Shared()))
 		}
 		require.NoError(t, m.Join(1))
-		m.SetMembers(1<<48 | (1<<ranks - 1))
+		m.SetMembers(1<<protocol.EpochShift | (1<<ranks - 1))
 	}
 	t.Cleanup(g.close)
 	g.cpu = g.onCPU()

@@ -28,8 +28,7 @@ func (e *Engine) hostControl() *hostControl { return dl.At[hostControl](e.host.h
 
 func (e *Engine) report() *report { return dl.At[report](e.host.host + reportOff) }
 
-// SetMembers sets the members: epoch in the upper 16 bits, one bit per
-// rank. Kernels that wait see it within microseconds.
+// SetMembers sets the member word, as core/group/membership has it. Kernels that wait see it within microseconds.
 func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.hostControl().Members, word) }
 
 // SetQuiesced says which ranks are known to write nothing more.
@@ -40,12 +39,12 @@ func (e *Engine) SetQuiesced(ranks rankset.Set) {
 // Join says which epoch this rank has joined; SetMembers comes next. Nothing of this
 // engine runs on the device. The device keeps it in its own memory, where kernels
 // find it without a way over the bus, recorded ones too.
-func (e *Engine) Join(epoch uint16) error {
+func (e *Engine) Join(epoch uint64) error {
 	const at = unsafe.Offsetof(state{}.Epoch)
-	if err := e.copyIn(e.private.Address()+uint64(at), []uint64{uint64(epoch), allRanks.Word()}); err != nil {
+	if err := e.copyIn(e.private.Address()+uint64(at), []uint64{epoch, allRanks.Word()}); err != nil {
 		return err
 	}
-	e.epoch = uint64(epoch)
+	e.epoch = epoch
 	return nil
 }
 
@@ -193,7 +192,7 @@ func (e *Engine) Restart(base uint64) error {
 	if err := e.forget(base); err != nil {
 		return err
 	}
-	return e.Join(uint16(e.epoch))
+	return e.Join(e.epoch)
 }
 
 func (e *Engine) forget(base uint64) error {

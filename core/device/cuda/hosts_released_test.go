@@ -51,7 +51,7 @@ func (g *group) hearsOf(t *testing.T, r, by int) {
 	t.Helper()
 	heard := assert.Eventually(t, func() bool { return g.ranks[r].report().Error != 0 }, time.Minute, time.Millisecond)
 	for _, m := range g.ranks { // some wait for one that has failed
-		m.SetMembers(1 << 48)
+		m.SetMembers(1 << protocol.EpochShift)
 	}
 	g.sync()
 	require.True(t, heard, "rank %d waits", r)

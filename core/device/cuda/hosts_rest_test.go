@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
@@ -58,6 +59,6 @@ func TestHostsRoomComesBehindALoss(t *testing.T) {
 		require.Zero(t, m.report().Error, "rank %d: %v", r, m.Failure())
 	}
 	o.forget(2)
-	g.ranks[2].SetMembers(1 << 48) // it ends, too
+	g.ranks[2].SetMembers(1 << protocol.EpochShift) // it ends, too
 	g.ends(t, o, slabs, 0, 1)
 }

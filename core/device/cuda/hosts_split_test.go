@@ -88,7 +88,7 @@ func (g *group) ended(m *member, what string) {
 		require.NoError(g.t, err)
 	case <-time.After(5 * time.Minute): // kernels run on processors that do much else
 		for _, other := range g.ranks {
-			other.SetMembers(1 << 48)
+			other.SetMembers(1 << protocol.EpochShift)
 		}
 		g.sync()
 		require.FailNow(g.t, "does not end: "+what)

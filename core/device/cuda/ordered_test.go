@@ -26,7 +26,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 	}
 	require.NoError(t, g.ranks[2].Send(&o.calls[2])) // it does not know yet
 	eventually(t, "rank 2 waits for counts", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
-	g.ranks[2].SetMembers(1<<48 | 3)
+	g.ranks[2].SetMembers(1<<protocol.EpochShift | 3)
 	g.sync()
 	require.EqualValues(t, protocol.ErrorFenced, g.ranks[2].report().Error)
 	for r := range 2 {

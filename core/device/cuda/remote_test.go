@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/proxy"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -173,7 +174,7 @@ func TestKernelsLoseAPeer(t *testing.T) {
 		act  func(m *remoteMember)
 		kind FailureKind
 	}{
-		"out":  {func(m *remoteMember) { m.link.Break(errors.New("lost")); m.SetMembers(1<<48 | 1) }, 0},
+		"out":  {func(m *remoteMember) { m.link.Break(errors.New("lost")); m.SetMembers(1<<protocol.EpochShift | 1) }, 0},
 		"over": {func(m *remoteMember) { m.proxy.Load().Stop() }, FailedProxy},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,8 +43,8 @@ type Buffer struct {
 	now          func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
-	epoch     uint16 // the epoch that this rank joined; only Install changes it
-	base      uint64 // first operation of the epoch
+	epoch     membership.Epoch // the epoch that this rank joined; only Install changes it
+	base      uint64           // first operation of the epoch
 	life      membership.Life
 	next      uint64 // number of the next dispatch
 	slots     []slot

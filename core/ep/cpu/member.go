@@ -26,7 +26,7 @@ func (b *Buffer) Members() rankset.Set {
 // Membership returns the ranks that are in the group now, whatever its epoch, then that
 // epoch, and how many ranks this one has fenced. The ranks lack this rank's bit when the
 // epoch is not the one that it joined. Zeros after Close.
-func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
+func (b *Buffer) Membership() (ranks rankset.Set, epoch membership.Epoch, lost uint64) {
 	if b.enterClosed() != nil {
 		return rankset.Set{}, 0, 0
 	}
@@ -42,7 +42,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
 }
 
 // membersOf is members for waits, which do not hold Buffer.mu.
-func (b *Buffer) membersOf(epoch uint16) rankset.Set {
+func (b *Buffer) membersOf(epoch membership.Epoch) rankset.Set {
 	set := membership.Members(b.word.Load())
 	if set.Epoch() != epoch {
 		return rankset.Set{}

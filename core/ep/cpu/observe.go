@@ -6,6 +6,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -81,7 +82,7 @@ func (b *Buffer) endObserving() {
 }
 
 // recordLoss records that a rank was given up. Buffer.mu is held.
-func (b *Buffer) recordLoss(rank, pid int, epoch uint16, waited time.Duration, k kind, n uint64, why string) {
+func (b *Buffer) recordLoss(rank, pid int, epoch membership.Epoch, waited time.Duration, k kind, n uint64, why string) {
 	b.note(telemetry.Event{
 		Kind: telemetry.Lost, Rank: rank, PID: pid, Epoch: epoch,
 		Waiting: k.String(), Op: n, WaitedNs: int64(waited), Why: why,

@@ -93,7 +93,7 @@ func (b *Buffer) OneWayTokens(hidden int, extraRowBytes [protocol.NumExtras]int)
 }
 
 // Epoch returns the epoch that this rank has joined.
-func (b *Buffer) Epoch() uint16 {
+func (b *Buffer) Epoch() membership.Epoch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.epoch

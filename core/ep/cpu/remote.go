@@ -187,7 +187,7 @@ func (b *Buffer) receive() (some bool) {
 // takeMessage does what a message says; false: no rank can have sent this message.
 func (b *Buffer) takeMessage(r int, msg []byte) bool {
 	h, ok := readHead(msg)
-	if !ok || h.epoch != b.epoch || h.rank != r || h.slot >= len(b.slots) {
+	if !ok || h.epoch != uint16(b.epoch) || h.rank != r || h.slot >= len(b.slots) {
 		return false
 	}
 	s := &b.slots[h.slot]

@@ -92,7 +92,7 @@ func (b *Buffer) post(r int, n int64) bool {
 }
 
 func (b *Buffer) stamp(msg []byte, kind uint8, slot int, op uint64) {
-	h := head{kind: kind, epoch: b.epoch, rank: b.self, slot: slot, op: op}
+	h := head{kind: kind, epoch: uint16(b.epoch), rank: b.self, slot: slot, op: op}
 	h.put(msg)
 }
 

@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // orders are what a rendezvous decides.
 type orders struct {
-	epoch uint16
+	epoch membership.Epoch
 	base  uint64
 }
 

@@ -34,11 +34,11 @@ type scene struct {
 	fill          bool
 	ordered       bool
 	members       atomic.Uint64
-	holders       []*actor // the latest incarnation of each rank
-	numRendezvous int      // still to come
-	ahead         int      // a rank that cancels whatever it begins; -1: none
-	decided       uint16   // epoch of the last rendezvous
-	left          map[uint16]bool
+	holders       []*actor         // the latest incarnation of each rank
+	numRendezvous int              // still to come
+	ahead         int              // a rank that cancels whatever it begins; -1: none
+	decided       membership.Epoch // epoch of the last rendezvous
+	left          map[membership.Epoch]bool
 	epochs        int
 	seen          membership.Members // the members word, as last seen
 	losses        int                // of ranks that were members, for any reason
@@ -69,7 +69,7 @@ func newScene(seed uint64, stats *playStats) *scene {
 			experts: ranks * (1 + rng.IntN(2)), topk: 1 + rng.IntN(3),
 		},
 		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
-		ahead: rng.IntN(6*ranks) - 5*ranks, numRendezvous: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
+		ahead: rng.IntN(6*ranks) - 5*ranks, numRendezvous: rng.IntN(3), left: map[membership.Epoch]bool{}, stats: stats,
 	}
 	sc.flat = flatShape{shape: sc.shape, extra: [protocol.NumExtras]int{rng.IntN(2) * 3}}
 	sc.layOut()
@@ -222,7 +222,7 @@ func (sc *scene) checkLost(gone rankset.Set) {
 }
 
 // epoch looks at the members word, on behalf of the test.
-func (sc *scene) epoch() uint16 { return membership.Members(sc.members.Load()).Epoch() }
+func (sc *scene) epoch() membership.Epoch { return membership.Members(sc.members.Load()).Epoch() }
 
 // checkOutcome looks at the whole schedule: the ranks that are left, and what it cost.
 func (sc *scene) checkOutcome() error {

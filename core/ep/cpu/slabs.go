@@ -5,6 +5,7 @@ import (
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -26,7 +27,7 @@ type ownSlab struct {
 // control page is retained: another process may take its number over.
 type suspect struct {
 	peer  suspicion.Peer
-	epoch uint16
+	epoch membership.Epoch
 }
 
 // addSlabs gives every slot its memory, once there is memory for all, and opens it

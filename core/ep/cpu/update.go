@@ -27,7 +27,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	}
 	b.leaveFor(membership.Updating, ep.ErrBetweenEpochs)
 	st := ep.Standing{Epoch: b.epoch, Next: b.next}
-	if seen := membership.Members(b.word.Load()).Epoch(); int16(seen-b.epoch) > 0 {
+	if seen := membership.Members(b.word.Load()).Epoch(); seen.IsAfter(b.epoch) {
 		st.Epoch = seen // else it is a wild one: the group does not go back
 	}
 	for j := range b.slots {
@@ -43,7 +43,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 // this with equal arguments. base is a number that no operation has had.
 // commit, if not nil, puts the ranks that have met in the places of the old
 // ones in the domain.
-func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
+func (b *Buffer) Install(epoch membership.Epoch, base uint64, commit func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {
@@ -78,7 +78,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 
 // beginEpoch puts the epoch into the member word. It fails when the group has gone on, or
 // has begun this epoch from another rendezvous: with ranks that have not been to ours.
-func (b *Buffer) beginEpoch(epoch uint16) error {
+func (b *Buffer) beginEpoch(epoch membership.Epoch) error {
 	present := b.dom.Present()
 	if !membership.Install(b.word, epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)

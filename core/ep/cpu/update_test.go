@@ -12,6 +12,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/group/inproc"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -19,7 +20,7 @@ import (
 // those in `fresh` as new processes.
 func (w *world) meet(ranks, fresh rankset.Set) {
 	w.t.Helper()
-	epoch, base := uint16(0), uint64(0)
+	epoch, base := membership.Epoch(0), uint64(0)
 	for r := range ranks.Minus(fresh).All() {
 		st, err := w.bufs[r].Prepare()
 		require.NoError(w.t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -166,7 +167,7 @@ func TestWildMembers(t *testing.T) {
 				require.EqualValues(t, rankset.Upto(3), w.bufs[r].Members())
 				violations += w.bufs[r].Counters().NumViolations
 			}
-			require.EqualValues(t, 0b111, load(w.members, 0)&(1<<48-1))
+			require.EqualValues(t, 0b111, load(w.members, 0)&(1<<membership.EpochShift-1))
 			require.NotZero(t, violations)
 		})
 	}
@@ -183,7 +184,9 @@ func TestWildMembersTaken(t *testing.T) {
 	})
 	for _, epoch := range []uint64{0, 2, 0x7fff, 0x9000, 0xffff} {
 		t.Run(fmt.Sprintf("epoch %#x", epoch), func(t *testing.T) {
-			_, ends := strike(t, func(w *wildWorld, _ int) { store(w.members, 0, epoch<<48|0xffffffffffff) })
+			_, ends := strike(t, func(w *wildWorld, _ int) {
+				store(w.members, 0, epoch<<membership.EpochShift|(1<<membership.EpochShift-1))
+			})
 			for r, end := range ends {
 				require.ErrorIs(t, end.err, ep.ErrFenced, "rank %d", r)
 			}
@@ -277,7 +280,7 @@ func TestWildThenRejoin(t *testing.T) {
 		{"counter", func(w *world) []*atomic.Uint64 { return slab(w, layout.Counter(0)) }, math.MaxUint64, 1},
 		{"done", func(w *world) []*atomic.Uint64 { return slab(w, layout.Done(0)) }, math.MaxUint64, 1},
 		{"order", func(w *world) []*atomic.Uint64 { return slab(w, layout.RowOrder()) }, 77, 1},
-		{"members", func(w *world) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[0].Members().(*atomic.Uint64)} }, 0x9000 << 48, 3},
+		{"members", func(w *world) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[0].Members().(*atomic.Uint64)} }, (membership.MaxEpoch - 100) << membership.EpochShift, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/suspicion"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 )
@@ -183,7 +184,7 @@ type wait struct {
 	b        *Buffer
 	t        task
 	peers    []suspicion.Peer
-	epoch    uint16
+	epoch    membership.Epoch
 	begin    time.Time
 	last     time.Time
 	deadline time.Time

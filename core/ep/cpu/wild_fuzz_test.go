@@ -13,6 +13,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -191,7 +192,7 @@ func (c *wildCase) published(b *blow, off int64) bool {
 // members: a rank that loses its bit is out; in another epoch all ranks are out.
 func (c *wildCase) members(b *blow, _ int64) bool {
 	b.costs = b.old &^ b.new & (1<<c.s.ranks - 1)
-	if b.old>>48 != b.new>>48 {
+	if b.old>>membership.EpochShift != b.new>>membership.EpochShift {
 		b.costs = 1<<c.s.ranks - 1
 	}
 	return true

@@ -53,9 +53,9 @@ type Buffer struct {
 	reduces      launches // by ticket
 	receipts     launches // by Handle
 
-	stateMu  sync.Mutex // guards what follows; nothing waits under it
-	epoch    uint16     // the one this rank joined
-	base     uint64     // its first operation
+	stateMu  sync.Mutex       // guards what follows; nothing waits under it
+	epoch    membership.Epoch // the one this rank joined
+	base     uint64           // its first operation
 	life     membership.Life
 	detector *suspicion.Detector
 	timeout  time.Duration // of the latest call that has one
@@ -127,7 +127,7 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 	if err := b.reachRemote(); err != nil {
 		return err
 	}
-	if err := b.engine.Join(b.epoch); err != nil {
+	if err := b.engine.Join(uint64(b.epoch)); err != nil {
 		return err
 	}
 	return b.enter(b.epoch, 0)
@@ -208,7 +208,7 @@ func (b *Buffer) sharedBytes() uint64 {
 
 // enter makes calls possible in an epoch. This rank is a member of it, and the engine
 // has joined it.
-func (b *Buffer) enter(epoch uint16, base uint64) error {
+func (b *Buffer) enter(epoch membership.Epoch, base uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stateMu.Lock()
@@ -280,7 +280,7 @@ func (b *Buffer) Members() rankset.Set {
 // Membership returns which ranks are in the group now, whatever its epoch (without this
 // rank's bit when that is not the one it joined), that epoch, and how many ranks this
 // one has fenced. Zeros after Close.
-func (b *Buffer) Membership() (ranks rankset.Set, epoch uint16, lost uint64) {
+func (b *Buffer) Membership() (ranks rankset.Set, epoch membership.Epoch, lost uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	if b.life.State() == membership.Closed {

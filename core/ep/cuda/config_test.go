@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"os"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/cuda"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // TestBadStandings: what no buffer can have come to is refused, by its rank.
@@ -49,11 +51,12 @@ func TestBadStandings(t *testing.T) {
 
 // TestBadConfigs: each is refused by the name of the bound.
 func TestBadConfigs(t *testing.T) {
+	const mostExperts = rankset.MaxRanks * 8192
 	for text, change := range map[string]func(c *cuda.Config){
-		"max_selections is 2147483648, allowed 1 to 2147483647": func(c *cuda.Config) { c.MaxSelections = math.MaxInt32 + 1 },
-		"max_experts is 393217, allowed 1 to 393216":            func(c *cuda.Config) { c.MaxExperts = 48*8192 + 1 },
-		"num_slots on CUDA is 9, allowed 1 to 8":                func(c *cuda.Config) { c.NumSlots = 9 },
-		"max_selections is -1, allowed 1 to":                    func(c *cuda.Config) { c.MaxSelections = -1 },
+		"max_selections is 2147483648, allowed 1 to 2147483647":                       func(c *cuda.Config) { c.MaxSelections = math.MaxInt32 + 1 },
+		fmt.Sprintf("max_experts is %d, allowed 1 to %d", mostExperts+1, mostExperts): func(c *cuda.Config) { c.MaxExperts = mostExperts + 1 },
+		"num_slots on CUDA is 9, allowed 1 to 8":                                      func(c *cuda.Config) { c.NumSlots = 9 },
+		"max_selections is -1, allowed 1 to":                                          func(c *cuda.Config) { c.MaxSelections = -1 },
 	} {
 		c := configOf(t, 2)
 		change(&c)

@@ -6,6 +6,7 @@ import (
 	device "github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -66,7 +67,7 @@ func (b *Buffer) fold() {
 	r.showCurrent()
 }
 
-func (r *recorder) foldRecords(epoch uint16) {
+func (r *recorder) foldRecords(epoch membership.Epoch) {
 	latest := r.counters.NumRecords()
 	if latest == r.folded.records {
 		return
@@ -96,7 +97,7 @@ func (r *recorder) seeRecords(latest uint64) {
 }
 
 // add puts one operation into the area.
-func (r *recorder) add(from *device.Record, epoch uint16) {
+func (r *recorder) add(from *device.Record, epoch membership.Epoch) {
 	d := &r.device
 	rec := telemetry.Record{
 		Kind: kindOf(from.IsCombine()), Epoch: epoch, Last: int16(from.Last()), Combine: uint32(from.Combine()),

@@ -120,7 +120,7 @@ func (b *Buffer) awaitWatcher() error {
 // device their slots cannot be exchanged. So their processes must have ended, or must
 // have said (by Prepare, or because they noticed) that they write nothing more. After
 // an error calls remain impossible, and Install may be called again.
-func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadline time.Duration) error {
+func (b *Buffer) Install(epoch membership.Epoch, base uint64, commit func() error, deadline time.Duration) error {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
 	until := time.Now().Add(deadline)
@@ -142,7 +142,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.restart(base); err != nil {
 		return err
 	}
-	if err := b.engine.Join(epoch); err != nil {
+	if err := b.engine.Join(uint64(epoch)); err != nil {
 		return err
 	}
 	if err := b.reachRemote(); err != nil {
@@ -189,7 +189,7 @@ func (b *Buffer) claim(base uint64) {
 	b.base = max(b.base, base)
 }
 
-func (b *Buffer) mayInstall(epoch uint16) error {
+func (b *Buffer) mayInstall(epoch membership.Epoch) error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	if err := ep.MayInstall(&b.life, b.epoch, epoch); err != nil {
@@ -250,7 +250,7 @@ func (b *Buffer) pidOf(rank int) int {
 
 // beginEpoch refuses when the group has gone on, or has begun this epoch from another
 // rendezvous, with ranks that were not at this one.
-func (b *Buffer) beginEpoch(epoch uint16) error {
+func (b *Buffer) beginEpoch(epoch membership.Epoch) error {
 	present := b.dom.Present()
 	if !membership.Install(b.dom.Members(), epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)

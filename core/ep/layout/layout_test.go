@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sort"
@@ -84,8 +85,8 @@ func TestOfRefuses(t *testing.T) {
 		change func(*Shape)
 		says   string
 	}{
-		"no rank":            {func(s *Shape) { s.NumRanks = 0 }, "num_ranks is 0, allowed 1 to 48"},
-		"many ranks":         {func(s *Shape) { s.NumRanks = 49 }, "num_ranks is 49, allowed 1 to 48"},
+		"no rank":            {func(s *Shape) { s.NumRanks = 0 }, fmt.Sprintf("num_ranks is 0, allowed 1 to %d", rankset.MaxRanks)},
+		"many ranks":         {func(s *Shape) { s.NumRanks = rankset.MaxRanks + 1 }, fmt.Sprintf("num_ranks is %d, allowed 1 to", rankset.MaxRanks+1)},
 		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank is 0, allowed 1 to 2147483647"},
 		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden is 12, allowed multiples of 8"},
 		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.RowType = 136, protocol.FP8 }, "hidden is 136, allowed multiples of 128"},

@@ -1,19 +1,23 @@
 package protocol
 
-import "github.com/moewire/moewire/core/group/rankset"
+import (
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
+)
 
 // Limits.
 //
 //mw:kernels
 const (
-	MaxRanks      = rankset.MaxRanks // of a group
-	MaxTopK       = 64               // selections per token, K
-	NumExtras     = 4                // extra columns of flat rows
-	MaxSlotsCUDA  = 8                // each message between devices says which of all slots its sender holds, and kernels look at all
-	OpenRing      = 2 * MaxSlotsCUDA // words of open that a device keeps: more operations than can be under way
-	LineBytes     = 64               // a cache line: words that different ranks write share none
-	QuantBlock    = 128              // values that share one fp8 scale
-	ScalesPerWord = 4                // UE8M0 scales in one word
+	MaxRanks      = rankset.MaxRanks      // of a group
+	EpochShift    = membership.EpochShift // of the member word: its epoch is above, a bit per rank below
+	MaxTopK       = 64                    // selections per token, K
+	NumExtras     = 4                     // extra columns of flat rows
+	MaxSlotsCUDA  = 8                     // each message between devices says which of all slots its sender holds, and kernels look at all
+	OpenRing      = 2 * MaxSlotsCUDA      // words of open that a device keeps: more operations than can be under way
+	LineBytes     = 64                    // a cache line: words that different ranks write share none
+	QuantBlock    = 128                   // values that share one fp8 scale
+	ScalesPerWord = 4                     // UE8M0 scales in one word
 )
 
 // Limits of the host alone.

@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/inproc"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // crew is a world with a routing on every rank.
@@ -192,7 +193,7 @@ func (m *member) call(use protocol.Use, timeout time.Duration) error {
 // update begins an epoch without one rank, and checks that new routings work in it.
 func (c *crew) update(without int) {
 	c.t.Helper()
-	epoch, base := uint16(0), uint64(0)
+	epoch, base := membership.Epoch(0), uint64(0)
 	for r, b := range c.bufs {
 		if r == without {
 			inproc.Dismiss(c.doms[0], r)

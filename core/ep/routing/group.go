@@ -6,6 +6,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Engine is what a group needs of a buffer: *cpu.Buffer has it, but for the type of a pending
@@ -14,7 +15,7 @@ type Engine interface {
 	Rank() int
 	NumRanks() int
 	// Epoch is the epoch that this rank has joined.
-	Epoch() uint16
+	Epoch() membership.Epoch
 	// OneWayTokens is M of one-way operations with such rows.
 	OneWayTokens(hidden int, extraRowBytes [protocol.NumExtras]int) (int, error)
 	// Dispatch returns no pending operation, not a nil one of some type, when there is none.

@@ -10,12 +10,13 @@ import (
 	"sort"
 
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Routing says which rows go where, on both sides. It does not change once it is made, and is
 // safe for concurrent use.
 type Routing struct {
-	epoch   uint16
+	epoch   membership.Epoch
 	self    int
 	ranks   int
 	tokens  int // T of this rank

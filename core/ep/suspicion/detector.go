@@ -15,7 +15,7 @@ import (
 // more, and keeps the suspicion of ranks that are late. One goroutine at a time.
 type Detector struct {
 	dom          domain.Domain
-	epoch        uint16
+	epoch        membership.Epoch
 	peers        []Peer
 	suspicion    Suspicion
 	clock        telemetry.Clock
@@ -24,7 +24,7 @@ type Detector struct {
 
 // NewDetector returns a detector for one epoch of a domain, among the ranks that
 // are present now. Each epoch needs a new one.
-func NewDetector(dom domain.Domain, epoch uint16) *Detector {
+func NewDetector(dom domain.Domain, epoch membership.Epoch) *Detector {
 	d := &Detector{
 		dom: dom, epoch: epoch, peers: make([]Peer, dom.NumRanks()),
 		clock: telemetry.NewClock(), pollInterval: PollIntervalFor(dom.NumRanks()),

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/suspicion"
 	"github.com/moewire/moewire/core/group/inproc"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -17,10 +18,10 @@ import (
 func TestDetectorOfWildMembers(t *testing.T) {
 	doms := inproc.New(2, layout.ControlBytes)
 	d := suspicion.NewDetector(doms[0], 1)
-	doms[0].Members().(*atomic.Uint64).Store(1<<48 | 0xffffffffffff)
-	require.Zero(t, d.Dying(rankset.Upto(48)))
-	require.Zero(t, d.Quiesced(rankset.Upto(48)))
+	doms[0].Members().(*atomic.Uint64).Store(1<<membership.EpochShift | (1<<membership.EpochShift - 1))
+	require.Zero(t, d.Dying(rankset.Upto(rankset.MaxRanks)))
+	require.Zero(t, d.Quiesced(rankset.Upto(rankset.MaxRanks)))
 	for decided := false; !decided; {
-		_, _, decided = d.Try(time.Now(), rankset.Upto(48), time.Millisecond)
+		_, _, decided = d.Try(time.Now(), rankset.Upto(rankset.MaxRanks), time.Millisecond)
 	}
 }

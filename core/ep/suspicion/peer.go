@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Peer is one rank as this rank sees it, this rank itself included. The zero
@@ -38,14 +39,14 @@ func (p *Peer) Quiesced() *atomic.Uint64 { return p.Control.Word(layout.Quiesced
 
 // IsQuiesced reports whether the rank is known to write nothing more in an epoch:
 // its process has ended, or its buffer says so, or it is remote and cannot write itself.
-func (p *Peer) IsQuiesced(epoch uint16) bool { return p.Remote || p.Ended(epoch) }
+func (p *Peer) IsQuiesced(epoch membership.Epoch) bool { return p.Remote || p.Ended(epoch) }
 
 // maxQuiesced is for the last epoch that there can be.
 const maxQuiesced = 1 << 16
 
 // Ended reports whether the rank's process has ended, or its buffer says that it writes
 // nothing more in the epoch.
-func (p *Peer) Ended(epoch uint16) bool {
+func (p *Peer) Ended(epoch membership.Epoch) bool {
 	if p.Proc.Lost() != nil {
 		return true
 	}

@@ -25,7 +25,7 @@ type Guard struct {
 func NewGuard(word func() Word, all rankset.Set) *Guard { return &Guard{word: word, all: all} }
 
 // Begin tells the guard which epoch the rank is in from now on, and with which ranks.
-func (g *Guard) Begin(epoch uint16, ranks rankset.Set) {
+func (g *Guard) Begin(epoch Epoch, ranks rankset.Set) {
 	g.seen.Store(uint64(New(epoch, ranks.And(g.all))))
 	g.begun.Store(true)
 }

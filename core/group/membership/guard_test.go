@@ -13,17 +13,17 @@ import (
 // of the word. An update would look for a word without them, and swap it for ever.
 func TestInstallBehindAWildWord(t *testing.T) {
 	for name, wild := range map[string]uint64{
-		"earlier": 1<<epochShift | 0xffff_ffff_ffff, "far behind": 0x9000<<epochShift | 0xffff_ffff_ffff,
+		"earlier": 1<<EpochShift | (1<<EpochShift - 1), "far behind": (MaxEpoch-100)<<EpochShift | (1<<EpochShift - 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var word atomic.Uint64
 			g := NewGuard(func() Word { return &word }, rankset.Upto(3))
 			g.Begin(2, rankset.Upto(3))
 			word.Store(wild)
-			require.Equal(t, wild&^(0xffff_ffff_ffff&^0b111), g.Load())
+			require.Equal(t, wild&^((1<<EpochShift-1)&^0b111), g.Load())
 			require.EqualValues(t, 1, g.Repaired())
 			require.True(t, Install(g, 3, rankset.Of(0, 1)))
-			require.EqualValues(t, 3<<epochShift|0b011, word.Load())
+			require.EqualValues(t, 3<<EpochShift|0b011, word.Load())
 		})
 	}
 }

@@ -8,14 +8,23 @@ import (
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// The epoch lies above the ranks.
+// Epoch is the number of an epoch. After the largest one comes 0.
+type Epoch uint16
+
+// EpochShift is where the epoch lies in the word: above the ranks. An Epoch has just the bits
+// that are left.
 const (
-	epochBits  = 16
-	epochShift = 64 - epochBits
+	EpochShift = 48
+	// MaxEpoch is the largest epoch.
+	MaxEpoch = 1<<(64-EpochShift) - 1
+
+	_ = uint(EpochShift - rankset.MaxRanks)
+	_ = uint(^Epoch(0) - MaxEpoch)
+	_ = uint(MaxEpoch - ^Epoch(0))
 )
 
-// The ranks leave the epoch alone.
-const _ uint = epochShift - rankset.MaxRanks
+// IsAfter reports whether an epoch was begun after another one, at most half of all epochs before.
+func (e Epoch) IsAfter(other Epoch) bool { return e != other && e-other <= ^Epoch(0)>>1 }
 
 // Word is where the members are kept. Where all ranks can map it, it is an atomic. Elsewhere
 // CompareAndSwap may also fail because the ranks have yet to agree on the change.
@@ -29,24 +38,24 @@ type Word interface {
 type Members uint64
 
 // New returns the set of the given ranks in an epoch.
-func New(epoch uint16, ranks rankset.Set) Members {
-	return Members(uint64(epoch)<<epochShift | ranks.Word())
+func New(epoch Epoch, ranks rankset.Set) Members {
+	return Members(uint64(epoch)<<EpochShift | ranks.Word())
 }
 
 // Full returns the set of ranks 0 to numRanks-1 in an epoch.
-func Full(epoch uint16, numRanks int) Members { return New(epoch, rankset.Upto(numRanks)) }
+func Full(epoch Epoch, numRanks int) Members { return New(epoch, rankset.Upto(numRanks)) }
 
 // Epoch returns the epoch of the set.
-func (m Members) Epoch() uint16 { return uint16(m >> epochShift) }
+func (m Members) Epoch() Epoch { return Epoch(m >> EpochShift) }
 
 // Ranks returns the members.
-func (m Members) Ranks() rankset.Set { return rankset.FromWord(uint64(m) & (1<<epochShift - 1)) }
+func (m Members) Ranks() rankset.Set { return rankset.FromWord(uint64(m) & (1<<EpochShift - 1)) }
 
 // Without returns the set without ranks, in the same epoch.
 func (m Members) Without(ranks rankset.Set) Members { return Members(uint64(m) &^ ranks.Word()) }
 
 // In reports whether the rank that joined in epoch is a member.
-func (m Members) In(epoch uint16, rank int) bool {
+func (m Members) In(epoch Epoch, rank int) bool {
 	return m.Epoch() == epoch && m.Ranks().Has(rank)
 }
 
@@ -57,7 +66,7 @@ func (m Members) String() string {
 
 // Leave takes rank out of the word while the word still has the epoch that
 // the rank joined. It reports whether this call took it out.
-func Leave(word Word, epoch uint16, rank int) bool {
+func Leave(word Word, epoch Epoch, rank int) bool {
 	return Fence(word, epoch, rank, rank)
 }
 
@@ -71,7 +80,7 @@ type here interface {
 // caller has met without them, so no rank of the rendezvous waits for them there any more.
 // They learn of it by this call, and otherwise might not before the next epoch has begun.
 // It reports whether this call took any out.
-func LeaveOut(word Word, epoch uint16, ranks rankset.Set) bool {
+func LeaveOut(word Word, epoch Epoch, ranks rankset.Set) bool {
 	for {
 		old := Members(word.Load())
 		if old.Epoch() != epoch || old.Ranks().And(ranks).Empty() {
@@ -89,7 +98,7 @@ func LeaveOut(word Word, epoch uint16, ranks rankset.Set) bool {
 // Fence takes target out of the word, on behalf of a rank of the epoch that is
 // itself still in it. So of two ranks that suspect each other only one can win.
 // It reports whether this call took target out.
-func Fence(word Word, epoch uint16, by, target int) bool {
+func Fence(word Word, epoch Epoch, by, target int) bool {
 	for {
 		old := Members(word.Load())
 		if !old.In(epoch, by) || !old.In(epoch, target) {
@@ -107,7 +116,7 @@ func Fence(word Word, epoch uint16, by, target int) bool {
 // Expel takes the blamed ranks out on behalf of rank by, if the word is still the
 // one in which they were blamed. After any change the failure detector must look again:
 // a late rank may have waited for a rank that is lost by now.
-func Expel(word Word, seen Members, epoch uint16, by int, blamed rankset.Set) bool {
+func Expel(word Word, seen Members, epoch Epoch, by int, blamed rankset.Set) bool {
 	if !seen.In(epoch, by) || seen.Ranks().And(blamed) != blamed {
 		return false
 	}
@@ -117,14 +126,14 @@ func Expel(word Word, seen Members, epoch uint16, by int, blamed rankset.Set) bo
 // Install begins an epoch with the given ranks, unless another rank has done so.
 // All ranks of the new epoch have met and call it with equal arguments. False:
 // the group is already past this epoch.
-func Install(word Word, epoch uint16, ranks rankset.Set) bool {
+func Install(word Word, epoch Epoch, ranks rankset.Set) bool {
 	next := uint64(New(epoch, ranks))
 	for {
 		old := Members(word.Load())
-		switch ahead := int16(old.Epoch() - epoch); {
-		case ahead == 0:
+		switch {
+		case old.Epoch() == epoch:
 			return true
-		case ahead > 0:
+		case old.Epoch().IsAfter(epoch):
 			return false
 		}
 		if word.CompareAndSwap(uint64(old), next) {

@@ -11,12 +11,27 @@ import (
 )
 
 func TestSet(t *testing.T) {
-	s := Full(1, 48)
-	require.Equal(t, uint16(1), s.Epoch())
+	s := Full(1, rankset.MaxRanks)
+	require.Equal(t, Epoch(1), s.Epoch())
 	require.True(t, s.In(1, 0))
-	require.True(t, s.In(1, 47))
+	require.True(t, s.In(1, rankset.MaxRanks-1))
 	require.False(t, s.In(2, 0), "the bit alone is not enough: the epoch counts")
 	require.Equal(t, rankset.Upto(3), Full(9, 3).Ranks())
+}
+
+// TestIsAfter: epochs are in order, also where their numbers begin again.
+func TestIsAfter(t *testing.T) {
+	for _, first := range []int{0, 1, 100, MaxEpoch/2 + 1, MaxEpoch - 1, MaxEpoch} {
+		for _, later := range []int{0, 1, 2, 1000, MaxEpoch / 2, MaxEpoch/2 + 1, MaxEpoch} {
+			a, b := Epoch(first%(MaxEpoch+1)), Epoch((first+later)%(MaxEpoch+1))
+			require.Equal(t, later > 0 && later <= MaxEpoch/2, b.IsAfter(a), "%d and %d", a, b)
+		}
+	}
+	var word atomic.Uint64
+	word.Store(uint64(Full(MaxEpoch, 3)))
+	require.True(t, Install(&word, 0, rankset.Upto(2)), "after the largest epoch comes 0")
+	require.Equal(t, Full(0, 2), Members(word.Load()))
+	require.False(t, Install(&word, MaxEpoch, rankset.Upto(3)), "the group does not go back")
 }
 
 // TestLeave: each rank leaves once, however many try to take it out.

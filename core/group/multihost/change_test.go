@@ -55,7 +55,7 @@ func (g *troupe) reconnect(survivors rankset.Set, hosts map[int]string) (changes
 }
 
 // begin commits, and installs the epoch as core/ep/cpu does.
-func (g *troupe) begin(epoch uint16, changes []*Change, joined []*Domain) {
+func (g *troupe) begin(epoch membership.Epoch, changes []*Change, joined []*Domain) {
 	for r, c := range changes {
 		if c != nil {
 			require.NoError(g.t, c.Commit())
@@ -86,7 +86,7 @@ func TestUpdate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, rankset.Of(3), changes[0].Fresh())
 	require.Equal(t, rankset.Upto(4), changes[0].Present())
-	require.Equal(t, uint64(1)<<48|0b0111, g.domains[0].Members().Load(), "nothing changes before Commit")
+	require.Equal(t, uint64(1)<<membership.EpochShift|0b0111, g.domains[0].Members().Load(), "nothing changes before Commit")
 	g.exchangeAmong(rankset.Upto(3))
 	g.begin(2, changes, joined)
 	g.everySet(rankset.Upto(4), rankset.Upto(4))
@@ -136,7 +136,7 @@ func TestPagesOfAHostAreUnited(t *testing.T) {
 			g.begin(3, changes, joined)
 			g.everySet(rankset.Upto(3), rankset.Upto(3))
 			require.True(t, membership.Leave(g.domains[0].Members(), 3, 0))
-			require.Equal(t, uint64(3)<<48|0b110, g.domains[1].Members().Load(), "one page again")
+			require.Equal(t, uint64(3)<<membership.EpochShift|0b110, g.domains[1].Members().Load(), "one page again")
 			require.Equal(t, g.domains[0].GroupID(), g.domains[1].GroupID())
 		})
 	}

@@ -136,7 +136,7 @@ func TestPairStaysFallenBack(t *testing.T) {
 	}
 	expect("tcp")
 	devices[0].cut = whole
-	for epoch := uint16(2); epoch < 4; epoch++ {
+	for epoch := membership.Epoch(2); epoch < 4; epoch++ {
 		g.meetAgain(epoch)
 		expect("tcp")
 	}

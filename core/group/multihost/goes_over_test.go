@@ -121,7 +121,7 @@ func TestGoesOverInUse(t *testing.T) {
 	g.onTCP()
 	g.exchange("both ways")
 	g.devices[side].broken.Store(false)
-	for epoch := uint16(2); epoch < 4; epoch++ {
+	for epoch := membership.Epoch(2); epoch < 4; epoch++ {
 		g.meetAgain(epoch)
 		g.onTCP()
 		require.Contains(t, g.domains[side].Paths()[1-side].Why, "brittle failed in use: ")

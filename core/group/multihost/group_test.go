@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/sys"
@@ -252,7 +253,7 @@ func TestTwoHosts(t *testing.T) {
 		local, remote := rankset.FromWord(uint64(0b0101)<<(r&1)), rankset.FromWord(uint64(0b1010)>>(r&1))
 		require.Equal(t, rankset.Upto(4), d.Present())
 		require.Equal(t, remote, d.Remote().Ranks())
-		require.Equal(t, uint64(1)<<48|0b1111, d.Members().Load())
+		require.Equal(t, uint64(1)<<membership.EpochShift|0b1111, d.Members().Load())
 		for o := range local.All() {
 			require.NotNil(t, d.Control(o))
 			id, slab, err := g.domains[o].AddSlab(4096)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -32,7 +33,7 @@ func TestKeysAreExchanged(t *testing.T) {
 		require.NoError(t, err)
 		c.Carriers = []Carrier{tcpCarrier(c.Keys)}
 	})
-	epoch := uint16(1)
+	epoch := membership.Epoch(1)
 	for _, texts := range [][2]string{
 		{oldKey + newKey, oldKey + newKey}, {newKey + oldKey, oldKey + newKey}, {newKey + oldKey, newKey + oldKey},
 		{newKey, newKey + oldKey}, {newKey, newKey},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -44,7 +45,7 @@ func withFragile(setting Setting, devices *[2]*fragile) func(rank int, c *Config
 	}
 }
 
-func (g *troupe) meetAgain(epoch uint16) {
+func (g *troupe) meetAgain(epoch membership.Epoch) {
 	changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 	require.NoError(g.t, err)
 	g.begin(epoch, changes, joined)
@@ -65,7 +66,7 @@ func TestTP1(t *testing.T) {
 	devices[0].raise(transport.EventDeviceDown)
 	g.onTCP()
 	g.exchange("in use")
-	for epoch := uint16(3); epoch < 6; epoch++ {
+	for epoch := membership.Epoch(3); epoch < 6; epoch++ {
 		g.meetAgain(epoch)
 		g.onTCP()
 		require.Contains(t, g.domains[0].Paths()[1].Why, "fragile: device is down: somebody pulled it out, and it is not used any more")

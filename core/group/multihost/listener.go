@@ -158,7 +158,7 @@ func (l *Listener) connect(r *participants, until time.Time) (*Domain, error) {
 // first is what a host's fresh members page gets: the whole group, in the
 // epoch that the survivors come from, or 1.
 func (r *participants) first() uint64 {
-	epoch := uint16(1)
+	epoch := membership.Epoch(1)
 	if r.survivors {
 		epoch = r.epoch
 	}

@@ -156,10 +156,10 @@ func gone(d *Domain, rank int) bool { return d.Members().Load()>>rank&1 == 0 }
 func TestPageIsAhead(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b"}, nil)
 	page := g.domains[0].local.Members()
-	require.True(t, page.CompareAndSwap(1<<48|0b111, 1<<48|0b011))
+	require.True(t, page.CompareAndSwap(1<<membership.EpochShift|0b111, 1<<membership.EpochShift|0b011))
 	eventually(t, "rank 0 out", func() bool {
 		membership.Fence(g.domains[1].Members(), 1, 1, 0)
-		return g.domains[1].Members().Load() == 1<<48|0b010
+		return g.domains[1].Members().Load() == 1<<membership.EpochShift|0b010
 	})
 	eventually(t, "rank 2 out", func() bool { return g.domains[2].Members().Load()>>2&1 == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/wire"
@@ -45,7 +46,7 @@ type Info struct {
 	Shm      shm.Info
 	Survivor bool
 	// Epoch is the one that a survivor comes from.
-	Epoch uint16
+	Epoch membership.Epoch
 	// Setting is the transport that was asked for.
 	Setting Setting
 	// Bound is how long a rank may be unresponsive.
@@ -92,7 +93,7 @@ func (i *Info) marshal() []byte {
 	if i.Survivor {
 		b[len(b)-1] = 1
 	}
-	b = le.AppendUint16(b, i.Epoch)
+	b = le.AppendUint16(b, uint16(i.Epoch))
 	b = append(b, i.id[:]...)
 	b = le.AppendUint32(b, uint32(i.Bound/time.Millisecond))
 	b = le.AppendUint16(b, uint16(len(addr)))
@@ -118,7 +119,7 @@ func ParseMetadata(b []byte) (Info, error) {
 		host:     host{boot: [16]byte(b[8:]), network: le.Uint64(b[24:]), user: le.Uint32(b[32:])},
 		Setting:  Setting(b[36]),
 		Survivor: b[37] == 1,
-		Epoch:    le.Uint16(b[38:]),
+		Epoch:    membership.Epoch(le.Uint16(b[38:])),
 		id:       wire.PeerID(b[40:56]),
 		Bound:    time.Duration(le.Uint32(b[56:])) * time.Millisecond,
 		Liveness: le.Uint16(b[64:]), Protection: wire.Protection(b[66]),

@@ -65,7 +65,7 @@ func TestRemoteRanks(t *testing.T) {
 		g.chat(rng, rankset.Upto(3), c)
 	}
 	g.sameCounts(rankset.Upto(3), c)
-	for epoch := range uint16(2) {
+	for epoch := range membership.Epoch(2) {
 		changes, joined, err := g.reconnect(rankset.Upto(3), nil)
 		require.NoError(t, err)
 		g.begin(2+epoch, changes, joined)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -61,7 +62,7 @@ type participants struct {
 	why     []string
 
 	survivors bool
-	epoch     uint16 // the highest that one of them comes from
+	epoch     membership.Epoch // the highest that one of them comes from
 }
 
 func (r *participants) remote() rankset.Set { return r.present.Minus(r.local) }
@@ -124,7 +125,7 @@ func (r *participants) add(rank int, info, own *Info) error {
 	}
 	r.infos[rank] = *info
 	r.present = r.present.With(rank)
-	if info.Survivor && (!r.survivors || int16(info.Epoch-r.epoch) > 0) {
+	if info.Survivor && (!r.survivors || info.Epoch.IsAfter(r.epoch)) {
 		r.survivors, r.epoch = true, info.Epoch
 	}
 	switch differs := own.host.differs(&info.host); {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -82,7 +83,7 @@ func TestUpdateAtOnePort(t *testing.T) {
 	for r, d := range g.domains {
 		d.cfg.Listen = d.now.Load().participants.infos[r].Addr // as if it had been given
 	}
-	for epoch := uint16(2); epoch < 5; epoch++ {
+	for epoch := membership.Epoch(2); epoch < 5; epoch++ {
 		changes, joined, err := g.reconnect(rankset.Of(0, 1), nil)
 		require.NoError(t, err)
 		g.begin(epoch, changes, joined)

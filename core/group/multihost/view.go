@@ -40,7 +40,7 @@ type view struct {
 	mu           sync.Mutex // guards what follows
 	agreement    *agreement
 	installed    bool
-	epoch        uint16 // once installed
+	epoch        membership.Epoch // once installed
 	ticked       time.Time
 	beat         []byte
 	unresponsive rankset.Set // counted already
@@ -277,8 +277,8 @@ func (v *view) publish() (changed bool) {
 
 // concerns reports whether an epoch is the one that this rendezvous has begun:
 // the first one after those that its ranks come from.
-func (v *view) concerns(epoch uint16) bool {
-	if !v.installed && (!v.participants.survivors || int16(epoch-v.participants.epoch) > 0) && v.live.Load() {
+func (v *view) concerns(epoch membership.Epoch) bool {
+	if !v.installed && (!v.participants.survivors || epoch.IsAfter(v.participants.epoch)) && v.live.Load() {
 		v.installed, v.epoch = true, epoch
 	}
 	return v.installed && epoch == v.epoch

@@ -2,6 +2,7 @@ package multihost
 
 import (
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -51,7 +52,7 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 func (w *word) CompareAndSwapHere(old, next uint64) bool { return w.page.CompareAndSwap(old, next) }
 
 // isOf reports whether an epoch is this rendezvous's.
-func (v *view) isOf(epoch uint16) bool {
+func (v *view) isOf(epoch membership.Epoch) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.concerns(epoch)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -421,7 +422,7 @@ func TestNewRefuses(t *testing.T) {
 	require.NoError(t, err)
 	good := Config{NumRanks: 2, Queue: q, Mail: make([]uint64, 16), LeaseBytes: 64}
 	for text, change := range map[string]func(c *Config){
-		"NumRanks is 0": func(c *Config) { c.NumRanks = 0 }, "NumRanks is 49": func(c *Config) { c.NumRanks = 49 },
+		"NumRanks is 0": func(c *Config) { c.NumRanks = 0 }, fmt.Sprintf("NumRanks is %d", rankset.MaxRanks+1): func(c *Config) { c.NumRanks = rankset.MaxRanks + 1 },
 		"Queue is nil": func(c *Config) { c.Queue = nil }, "Mail has 15 words, 16": func(c *Config) { c.Mail = c.Mail[:15] },
 		"LeaseBytes is 0": func(c *Config) { c.LeaseBytes = 0 }, "Nap 2s": func(c *Config) { c.Nap = 2 * time.Second },
 		"Spins is -1": func(c *Config) { c.Spins = -1 },

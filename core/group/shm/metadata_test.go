@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func TestParseMetadataErrors(t *testing.T) {
 		{"altered checksum", "checksum", alter(len(good)-1, good[len(good)-1]^1)},
 		{"rank", "rank 4 of 4", resum(alter(12, 4))},
 		{"no ranks", "number of ranks is 0", resum(alter(16, 0))},
-		{"too many ranks", "number of ranks is 49", resum(alter(16, 49))},
+		{"too many ranks", fmt.Sprintf("number of ranks is %d", rankset.MaxRanks+1), resum(alter(16, rankset.MaxRanks+1))},
 		{"control", "control region of", resum(alter(24, 1))},
 		{"huge control", "control region of", resum(alter(31, 0x80))},
 		{"survivor", "survivor is 2", resum(alter(64, 2))},

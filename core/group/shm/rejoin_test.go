@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/group/domain"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -124,7 +125,7 @@ func TestRejoin(t *testing.T) {
 	defer closeAll(domains)
 	checkShared(t, domains, 0b111)
 	word := domains[0].Members()
-	word.CompareAndSwap(word.Load(), 5<<48|0b101)
+	word.CompareAndSwap(word.Load(), 5<<membership.EpochShift|0b101)
 	before, old := addresses(domains[0]), domains[0].Process(1)
 	domains[1].Close() // its process lives on
 	domains[1] = nil
@@ -135,7 +136,7 @@ func TestRejoin(t *testing.T) {
 		t.Errorf("addresses were %#x, are %#x", before, after)
 	}
 	for r, d := range domains {
-		if got := d.Members().Load(); got != 5<<48|0b101 {
+		if got := d.Members().Load(); got != 5<<membership.EpochShift|0b101 {
 			t.Errorf("rank %d: the rendezvous changed the members word to %#x", r, got)
 		}
 	}
@@ -158,13 +159,13 @@ func TestScale(t *testing.T) {
 	if domains[5].Control(1) != kept {
 		t.Error("a rank that has returned lies at another address")
 	}
-	if got := domains[7].Members(); got.Load() != 1<<48|0b00110110 {
+	if got := domains[7].Members(); got.Load() != 1<<membership.EpochShift|0b00110110 {
 		t.Errorf("members word %#x", got.Load())
 	}
-	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
+	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<membership.EpochShift) {
 		t.Error("nobody else changes the word, and it did not change")
 	}
-	if domains[7].Members().Load()>>48 != 2 {
+	if domains[7].Members().Load()>>membership.EpochShift != 2 {
 		t.Error("the joiners have another members page")
 	}
 }

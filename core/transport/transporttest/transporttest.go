@@ -116,7 +116,7 @@ func testControlIsShared(t *testing.T, h Harness) {
 			}
 		}
 	}
-	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
+	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<membership.EpochShift) {
 		t.Error("nobody else changes the word, and it did not change")
 	}
 	if got := membership.Members(domains[2].Members().Load()).Epoch(); got != 2 {

@@ -25,7 +25,6 @@ __all__ = ["LINK_STATES", "Area", "Found", "Group", "Link", "Rank", "Refused", "
 _PROC = Path("/proc")
 _RANK_LINK = re.compile(r"/memfd:moewire-rank-(\d{1,9})( \(deleted\))?$")
 _MEMBERS_LINK = re.compile(r"/memfd:moewire-members( \(deleted\))?$")
-_EPOCH_SHIFT = 48  # of the member word: core/group/membership
 # Memory files beyond this number are only counted.
 _MAX_FILES = 8192
 
@@ -198,7 +197,7 @@ def _members(path: str | None, area: Area) -> tuple[int, list[int]]:
             os.close(file)
     except (input_file.NotReadable, OSError):
         return area.epoch, []
-    return word >> _EPOCH_SHIFT, [r for r in range(abi.MW_MAX_RANKS) if word >> r & 1]
+    return word >> abi.EPOCH_SHIFT, [r for r in range(abi.MW_MAX_RANKS) if word >> r & 1]
 
 
 def _owner(area: Area, holders: set[int]) -> int | None:

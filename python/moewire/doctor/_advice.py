@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _abi as abi
 from . import _between_hosts
 
 Report = dict[str, Any]
@@ -12,7 +13,7 @@ Advice = dict[str, str]
 Check = Callable[[Report], tuple[str, str] | None]
 
 _SHMEM = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-# Enough for several buffers of 48 ranks.
+# Enough for several buffers of the largest group.
 _FILES_WISHED = 4096
 
 
@@ -72,11 +73,11 @@ def _torch(report: Report) -> tuple[str, str] | None:
 
 def _open_files(report: Report) -> tuple[str, str] | None:
     limits = report["limits"]
-    most, needed = limits["open_files_with_buffers"], limits["open_files_needed_by_48_ranks"]
+    most, needed = limits["open_files_with_buffers"], limits["open_files_needed"]
     if most == "unlimited" or most >= needed:
         return None
     # The library raises the soft limit by itself: the hard one is in the way.
-    return f"{most} files may be open; a buffer of 48 ranks needs {needed}", (
+    return f"{most} files may be open; a buffer of {abi.MW_MAX_RANKS} ranks needs {needed}", (
         f"echo '* hard nofile {_FILES_WISHED}' | sudo tee -a /etc/security/limits.conf   "
         f"(then log in again; in a container: docker run --ulimit nofile={_FILES_WISHED})"
     )

@@ -15,7 +15,7 @@ from .. import _abi as abi
 # Python has no name for it.
 _SO_PEERPIDFD = 77
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-# Descriptors of one buffer in a group of 48: per rank a pidfd and, during the rendezvous, a
+# Descriptors of one buffer in the largest group: per rank a pidfd and, during the rendezvous, a
 # connection; and a few of its own.
 FILES_NEEDED = 2 * abi.MW_MAX_RANKS + 16
 # Python has no name for it: Linux 5.14.
@@ -108,9 +108,10 @@ def limits() -> dict[str, Any]:
         "open_files": _limit(resource.RLIMIT_NOFILE, 0),
         "open_files_hard": _limit(resource.RLIMIT_NOFILE, 1),
         "open_files_with_buffers": "unlimited" if raised == resource.RLIM_INFINITY else raised,
-        "open_files_needed_by_48_ranks": FILES_NEEDED,
+        "open_files_needed": FILES_NEEDED,
         "buffers_that_fit": {
-            f"of_{ranks}_ranks_of_one_host": buffers_that_fit(ranks, raised) for ranks in (8, 48)
+            f"of_{ranks}_ranks_of_one_host": buffers_that_fit(ranks, raised)
+            for ranks in (8, abi.MW_MAX_RANKS)
         },
         "file_size": _limit(resource.RLIMIT_FSIZE, 0),
         "address_space": _limit(resource.RLIMIT_AS, 0),

@@ -109,7 +109,7 @@ struct mw_state {
 
 // What the host says: written by it, in memory that both see.
 struct mw_host_control {
-  u64 members; // epoch in the upper 16 bits, ranks below
+  u64 members; // epoch from MW_EPOCH_SHIFT on, ranks below
   u64 quiesced;  // ranks that are known to write nothing more
   u64 pad[6];
 };

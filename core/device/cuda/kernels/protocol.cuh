@@ -25,6 +25,7 @@ enum {
 // Limits.
 enum {
   MW_MAX_RANKS = 48, // of a group
+  MW_EPOCH_SHIFT = 48, // of the member word: its epoch is above, a bit per rank below
   MW_MAX_TOPK = 64, // selections per token, K
   MW_NUM_EXTRAS = 4, // extra columns of flat rows
   MW_MAX_SLOTS_CUDA = 8, // each message between devices says which of all slots its sender holds, and kernels look at all

@@ -16,7 +16,7 @@ enum { MW_HOST_GRACE_NS = 2000000000 };
 MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
 
 // The members of this rank's epoch in a word of the host's.
-MW_INLINE u64 mw_members_of(const mw_common &c, u64 word) { return word >> 48 == c.state->epoch ? word & ~(~0ull << 48) : 0; }
+MW_INLINE u64 mw_members_of(const mw_common &c, u64 word) { return word >> MW_EPOCH_SHIFT == c.state->epoch ? word & ~(~0ull << MW_EPOCH_SHIFT) : 0; }
 
 // Members, as the device knows: it may be out of date, by what was lost since the
 // latest look. It is enough where nothing worse follows than for a rank that is lost

@@ -35,7 +35,7 @@ func readABI(root string) (a abi, err error) {
 }
 
 // pythonFacts are constants of core/ep/protocol that the headers say in words only.
-var pythonFacts = []string{"QuantBlock", "ScalesPerWord", "RowMultiple"}
+var pythonFacts = []string{"QuantBlock", "ScalesPerWord", "RowMultiple", "EpochShift"}
 
 const pythonHead = `# %s
 """The C ABI, as the headers in capi/include have it.
