@@ -50,7 +50,7 @@ func (l *link) replied(id uint64, t *part, last bool) {
 		}
 	}
 	t.answered = last
-	over := last && !t.writing // else who writes it ends it
+	over := last && !t.writing // else its writer ends it
 	if over {
 		l.giveRoom(t)
 	}
