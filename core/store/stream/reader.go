@@ -16,7 +16,7 @@ import (
 var ErrStopped = errors.New("no more messages are wanted")
 
 const (
-	readBytes  = 64 << 10 // of what is read ahead
+	readBytes  = 12 << 10 // of what is read ahead, and copied once more: a small message whole
 	checkBytes = 256 << 10
 )
 
