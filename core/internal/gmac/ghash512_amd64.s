@@ -10,36 +10,35 @@ DATA poly<>+0(SB)/8, $0xc200000000000000
 DATA poly<>+8(SB)/8, $0
 GLOBL poly<>(SB), RODATA|NOPTR, $16
 
-// MULTIPLY multiplies what is in Z1 by the powers in Z5: the low, high and both
-// middle parts of the products go to Z14, Z15, Z16 and Z17.
-#define MULTIPLY \
-	VPCLMULQDQ $0x00, Z5, Z1, Z14 \
-	VPCLMULQDQ $0x11, Z5, Z1, Z15 \
-	VPCLMULQDQ $0x01, Z5, Z1, Z16 \
-	VPCLMULQDQ $0x10, Z5, Z1, Z17
+// PRODUCTS multiplies the four blocks in Z1 by four powers: the low and high parts go to Z14 and Z15, both middle parts
+// together with those two to Z16: three multiplications in place of four (Karatsuba).
+#define PRODUCTS(at) \
+	VPSHUFD    $0x4e, Z1, Z2 \
+	VPXORQ     Z1, Z2, Z2    \
+	VPCLMULQDQ $0x00, at(SI), Z1, Z14 \
+	VPCLMULQDQ $0x11, at(SI), Z1, Z15 \
+	VPCLMULQDQ $0x00, 512+at(SI), Z2, Z16
 
-// MORE takes four blocks, and adds their products to Z10 to Z13.
+// SUM adds the products to Z10, Z11 and Z12.
+#define SUM \
+	VPXORQ Z14, Z10, Z10 \
+	VPXORQ Z15, Z11, Z11 \
+	VPXORQ Z16, Z12, Z12
+
+// MORE takes four blocks, and adds their products.
 #define MORE(at) \
 	VMOVDQU64 at(DX), Z1  \
-	VMOVDQU64 at(SI), Z5  \
 	VPSHUFB   Z31, Z1, Z1 \
-	MULTIPLY              \
-	VPXORQ    Z14, Z10, Z10 \
-	VPXORQ    Z15, Z11, Z11 \
-	VPXORQ    Z16, Z12, Z12 \
-	VPXORQ    Z17, Z13, Z13
+	PRODUCTS(at)          \
+	SUM
 
 // MORETO is MORE, which also stores the blocks as they were loaded, R8 bytes behind where they lie.
 #define MORETO(at) \
 	VMOVDQU64 at(DX), Z1  \
-	VMOVDQU64 at(SI), Z5  \
 	VMOVDQU64 Z1, at(DX)(R8*1) \
 	VPSHUFB   Z31, Z1, Z1 \
-	MULTIPLY              \
-	VPXORQ    Z14, Z10, Z10 \
-	VPXORQ    Z15, Z11, Z11 \
-	VPXORQ    Z16, Z12, Z12 \
-	VPXORQ    Z17, Z13, Z13
+	PRODUCTS(at)          \
+	SUM
 
 // ADD adds the four lanes of a register to its first one.
 #define ADD(z, y, x) \
@@ -76,25 +75,28 @@ TEXT ·ghash512(SB), NOSPLIT, $0-32
 	VBROADCASTI32X4 reverse<>(SB), Z31
 	VMOVDQU64 poly<>(SB), X30
 
+// The first four blocks come last: only they wait for the sum of those before.
 wide:
 	CMPQ CX, $512
 	JLT  narrow
-	VMOVDQU64 (DX), Z1
-	VMOVDQU64 (SI), Z5
+	VMOVDQU64 64(DX), Z1
 	VPSHUFB   Z31, Z1, Z1
-	VPXORQ    Z0, Z1, Z1
-	VPCLMULQDQ $0x00, Z5, Z1, Z10
-	VPCLMULQDQ $0x11, Z5, Z1, Z11
-	VPCLMULQDQ $0x01, Z5, Z1, Z12
-	VPCLMULQDQ $0x10, Z5, Z1, Z13
-	MORE(64)
+	PRODUCTS(64)
+	VMOVDQA64 Z14, Z10
+	VMOVDQA64 Z15, Z11
+	VMOVDQA64 Z16, Z12
 	MORE(128)
 	MORE(192)
 	MORE(256)
 	MORE(320)
 	MORE(384)
 	MORE(448)
-	VPXORQ Z13, Z12, Z12
+	VMOVDQU64 (DX), Z1
+	VPSHUFB   Z31, Z1, Z1
+	VPXORQ    Z0, Z1, Z1
+	PRODUCTS(0)
+	SUM
+	VPTERNLOGQ $0x96, Z10, Z11, Z12
 	VPXORQ Z13, Z13, Z13
 	ADD(Z10, Y10, X10)
 	ADD(Z11, Y11, X11)
@@ -140,23 +142,26 @@ TEXT ·ghashCopy512(SB), NOSPLIT, $0-40
 	VMOVDQU64 poly<>(SB), X30
 
 copy:
-	VMOVDQU64 (DX), Z1
-	VMOVDQU64 (SI), Z5
-	VMOVDQU64 Z1, (DX)(R8*1)
+	VMOVDQU64 64(DX), Z1
+	VMOVDQU64 Z1, 64(DX)(R8*1)
 	VPSHUFB   Z31, Z1, Z1
-	VPXORQ    Z0, Z1, Z1
-	VPCLMULQDQ $0x00, Z5, Z1, Z10
-	VPCLMULQDQ $0x11, Z5, Z1, Z11
-	VPCLMULQDQ $0x01, Z5, Z1, Z12
-	VPCLMULQDQ $0x10, Z5, Z1, Z13
-	MORETO(64)
+	PRODUCTS(64)
+	VMOVDQA64 Z14, Z10
+	VMOVDQA64 Z15, Z11
+	VMOVDQA64 Z16, Z12
 	MORETO(128)
 	MORETO(192)
 	MORETO(256)
 	MORETO(320)
 	MORETO(384)
 	MORETO(448)
-	VPXORQ Z13, Z12, Z12
+	VMOVDQU64 (DX), Z1
+	VMOVDQU64 Z1, (DX)(R8*1)
+	VPSHUFB   Z31, Z1, Z1
+	VPXORQ    Z0, Z1, Z1
+	PRODUCTS(0)
+	SUM
+	VPTERNLOGQ $0x96, Z10, Z11, Z12
 	VPXORQ Z13, Z13, Z13
 	ADD(Z10, Y10, X10)
 	ADD(Z11, Y11, X11)
