@@ -212,7 +212,7 @@ func TestWrittenDuringAFlush(t *testing.T) {
 	w.flushSoon()
 }
 
-// TestOneFlushForSeveralPuts: who has to wait for another one's flush needs none of its own if that was good for both.
+// TestOneFlushForSeveralPuts: a put that has waited for another one's flush needs none of its own if that was good for both.
 func TestOneFlushForSeveralPuts(t *testing.T) {
 	d := newDisk(1<<16, 8)
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})

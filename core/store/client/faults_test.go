@@ -61,7 +61,7 @@ func TestHungServer(t *testing.T) {
 	mustGet(t, c, "key", []byte("data"))
 }
 
-// A link that has ended is none, before its keeper has seen to it: who finds the server up after a miss can use it.
+// A link that has ended is none, before its keeper has seen to it: a caller that finds the server up after a miss can use it.
 func TestEndedLinkIsNotUp(t *testing.T) {
 	s, _ := serve(t)
 	c := dial(t, one(s))

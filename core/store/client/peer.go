@@ -141,8 +141,8 @@ func (p *peer) ask(t *part) bool {
 	return l != nil && l.ask(t)
 }
 
-// live is the link; nil and why, where there is none. One that has ended is none, though keep may not have noticed yet: whoever
-// has seen a part of it end must not find its server up.
+// live is the link; nil and why, where there is none. One that has ended is none, though keep may not have noticed yet: a caller
+// that has seen a part of it end must not find its server up.
 func (p *peer) live() (*link, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
