@@ -116,6 +116,8 @@ func blocksOf(r *C.mw_store_request_t) (out client.Request, err error) {
 		{asked("num_pieces", 0, maxPieces), int64(r.num_pieces)},
 		{asked("hold_us", 0, math.MaxInt64/1000), int64(r.hold_us)},
 		{asked("timeout_us", 0, time.Hour.Microseconds()), int64(r.timeout_us)},
+		{asked("key_bytes", 0, message.MaxKeyBytes), int64(r.key_bytes)},
+		{asked("reserved", 0, 0), int64(r.reserved)},
 	}); err != nil {
 		return out, err
 	}
@@ -123,7 +125,7 @@ func blocksOf(r *C.mw_store_request_t) (out client.Request, err error) {
 	if r.op > math.MaxUint8 {
 		return out, invalid("request->op is %d, allowed MW_STORE_PUT to MW_STORE_PIN", uint32(r.op))
 	}
-	if out.Keys, err = slicesOf("request->keys", uint64(r.keys), int64(r.num_keys), message.MaxKeyBytes); err != nil {
+	if out.Keys, err = keysOf(r); err != nil {
 		return out, err
 	}
 	if out.Parent, err = sliceOf("request->parent", r.parent, message.MaxKeyBytes); err != nil {
@@ -133,6 +135,23 @@ func blocksOf(r *C.mw_store_request_t) (out client.Request, err error) {
 		out.Buffers, err = piecesOf(r)
 	}
 	return out, err
+}
+
+// keysOf are the keys of a request: the caller's memory.
+func keysOf(r *C.mw_store_request_t) ([][]byte, error) {
+	if r.key_bytes == 0 {
+		return slicesOf("request->keys", uint64(r.keys), int64(r.num_keys), message.MaxKeyBytes)
+	}
+	n := int(r.key_bytes)
+	all, err := view[byte]("request->keys", uint64(r.keys), int64(r.num_keys)*int64(n))
+	if err != nil {
+		return nil, err
+	}
+	keys := make([][]byte, r.num_keys)
+	for i := range keys {
+		keys[i] = all[i*n : (i+1)*n : (i+1)*n]
+	}
+	return keys, nil
 }
 
 // maxPieces is how many pieces a request has at most.

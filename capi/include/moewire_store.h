@@ -92,12 +92,14 @@ typedef struct {
 	uint32_t op;             /* MW_STORE_* */
 	uint32_t num_keys;       /* 1 to MW_STORE_MAX_KEYS */
 	uint32_t num_pieces;     /* all together; put, get */
-	uint64_t keys;           /* the address of mw_bytes_t[num_keys] */
+	uint64_t keys;           /* the address of mw_bytes_t[num_keys]; with key_bytes, of the keys themselves */
 	uint64_t pieces;         /* of mw_bytes_t[num_pieces]: the memory of the blocks, key by key */
 	uint64_t pieces_per_key; /* of uint32_t[num_keys]; 0: one piece for each key */
 	mw_bytes_t parent;       /* put: the key before the first one, if any */
 	int64_t hold_us;         /* pin */
 	int64_t timeout_us;      /* how long no byte may come or go; 0: that of the client */
+	uint32_t key_bytes;      /* not 0: all keys have this length, and lie one behind the other */
+	uint32_t reserved;       /* 0 */
 } mw_store_request_t;
 
 /*

@@ -543,6 +543,8 @@ class mw_store_request_t(Structure):
         ("parent", mw_bytes_t),
         ("hold_us", c_int64),
         ("timeout_us", c_int64),
+        ("key_bytes", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

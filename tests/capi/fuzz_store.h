@@ -74,6 +74,7 @@ static mw_store_request_t store_request(void)
 	r.pieces = rarely(64) ? 0 : ADDRESS(store_piece);
 	r.pieces_per_key = rarely(4) && n <= STORE_KEYS ? ADDRESS(one_each) : 0;
 	r.timeout_us = rarely(16) ? -1 - (int64_t)below(9) : 1 + (int64_t)below(2000000);
+	r.key_bytes = rarely(16) ? (uint32_t)(n <= STORE_KEYS ? below(17) : below(1u << 30)) : 0; /* the table is of 16 for each */
 	r.hold_us = rarely(4) ? (int64_t)strange64() : (int64_t)below(1000);
 	if (rarely(64))
 		r.size = (uint32_t)below(2 * sizeof r);

@@ -84,6 +84,19 @@ static void test_put_and_get(mw_store_t s)
 	CHECK(ok[0] == 1 && lengths[0] == 5 && memcmp(into[0], "first\0\0", 8) == 0);
 	CHECK(ok[1] == 0 && lengths[1] == 6); /* no room */
 	CHECK(ok[2] == 0 && lengths[2] == -1);
+
+	char joined[] = "keykeznotkex"; /* keys of one length, one behind the other */
+	mw_bytes_t apart[] = {TEXT("kex"), TEXT("key")};
+	r = request(MW_STORE_PUT, apart, 2, data);
+	STATUS(MW_OK, mw_store_do(s, &r, ok, lengths));
+	r = request(MW_STORE_EXISTS, NULL, 3, NULL);
+	r.keys = ADDRESS(joined + 3);
+	r.key_bytes = 3;
+	STATUS(MW_OK, mw_store_do(s, &r, ok, lengths));
+	CHECK(ok[0] == 0 && ok[1] == 0 && ok[2] == 1);
+	r.keys = ADDRESS(joined);
+	STATUS(MW_OK, mw_store_do(s, &r, ok, lengths));
+	CHECK(ok[0] == 1 && ok[1] == 0 && ok[2] == 0);
 }
 
 static void test_submit(mw_store_t s)
@@ -203,6 +216,9 @@ static void test_bad_requests(mw_store_t s)
 	BAD("request->pieces_per_key sum to 2", r.pieces_per_key = ADDRESS(few));
 	BAD("request->parent has one of 513 bytes", r.parent = long_key);
 	BAD("request->timeout_us is -1", r.timeout_us = -1);
+	BAD("request->key_bytes is 513, allowed 0 to 512", r.key_bytes = 513);
+	BAD("request->keys is NULL", (r.key_bytes = 3, r.keys = 0));
+	BAD("request->reserved is 1, allowed 0", r.reserved = 1);
 	BAD("request->hold_us is -1", r.hold_us = -1);
 	r = request(MW_STORE_PUT, three, 3, data);
 	INVALID("ok is NULL", mw_store_do(s, &r, NULL, lengths));

@@ -10,7 +10,7 @@ import pytest
 
 from moewire import _abi as abi
 from moewire.errors import InvalidArgument
-from moewire.store._parts import Outcome, Request, keys_of
+from moewire.store._parts import Keys, Outcome, Request, keys_of
 
 
 class _Named(bytes):
@@ -25,16 +25,27 @@ def _read(address: int, num: int) -> list[tuple[int, int]]:
     return [(part.address, part.num_bytes) for part in table]
 
 
-def test_request_has_every_key_and_piece(seed: int) -> None:
+def _keys(told: abi.mw_store_request_t) -> list[bytes]:
+    if told.key_bytes:
+        joined = ctypes.string_at(told.keys, told.num_keys * told.key_bytes)
+        return [joined[at : at + told.key_bytes] for at in range(0, len(joined), told.key_bytes)]
+    return [ctypes.string_at(*key) for key in _read(told.keys, told.num_keys)]
+
+
+@pytest.mark.parametrize("lengths", [(1, 2, 36, 511, 512), (1,), (36,), (512,)])
+def test_request_has_every_key_and_piece(lengths: tuple[int, ...], seed: int) -> None:
     source = random.Random(seed)
     for num in (1, 2, 15, abi.MW_STORE_MAX_KEYS):
-        keys = [source.randbytes(source.choice((1, 2, 36, 511, 512))) for _ in range(num)]
+        keys = Keys(source.randbytes(source.choice(lengths)) for _ in range(num))
         buffers = [[bytearray(at % 5), bytearray(8)][: 1 + at % 2] for at in range(num)]
         request = Request(abi.MW_STORE_GET, keys)
         request.buffers(buffers, writable=True)
         request.parent(b"before")
         told = request.struct
-        assert [ctypes.string_at(*key) for key in _read(told.keys, told.num_keys)] == keys
+        assert _keys(told) == keys
+        assert bool(told.key_bytes) == (len({*map(len, keys)}) == 1), (
+            "no table where none is needed"
+        )
         assert ctypes.string_at(told.parent.address, told.parent.num_bytes) == b"before"
         counts = (ctypes.c_uint32 * num).from_address(told.pieces_per_key)
         assert list(counts) == [len(parts) for parts in buffers]
@@ -81,13 +92,13 @@ def test_wrong_keys_are_named(keys: object, text: str) -> None:
 
 
 def test_wrong_buffers_are_named() -> None:
-    request = Request(abi.MW_STORE_GET, [b"a", b"b"])
+    request = Request(abi.MW_STORE_GET, Keys([b"a", b"b"]))
     with pytest.raises(InvalidArgument, match=r"^buffers\[1\]: a bytes given; allowed: a writable"):
         request.buffers([bytearray(1), [bytearray(1), b"read-only"]], writable=True)
     with pytest.raises(InvalidArgument, match=r"^buffers\[0\]: a ndarray given"):
         request.buffers([numpy.arange(10)[::2], bytearray(1)], writable=True)
     with pytest.raises(InvalidArgument, match=r"^data: a int given"):
-        Request(abi.MW_STORE_PUT, [b"a"]).buffers([3], False, "data")
+        Request(abi.MW_STORE_PUT, Keys([b"a"])).buffers([3], False, "data")
 
 
 def test_outcome() -> None:

@@ -16,7 +16,8 @@ import (
 type Request struct {
 	// Op is message.Put, Get, Exists, Delete, Touch or Pin.
 	Op message.Code
-	// Keys are a chain in order, the beginning of a prompt first. They are copied.
+	// Keys are a chain in order, the beginning of a prompt first. They are copied, but by Do, during which they
+	// must not change.
 	Keys [][]byte
 	// Parent is the key before the first one, if any.
 	Parent []byte
@@ -205,7 +206,7 @@ func (c *Client) split(k *call, r *Request) []*part {
 	if r.Op == message.Put {
 		return c.puts(k, r)
 	}
-	keys := cloned(r.Keys)
+	keys := k.keysOf(r)
 	if len(c.peers) == 1 {
 		return []*part{{call: k, code: r.Op, at: positions[:len(keys)], keys: keys, bufs: r.Buffers}}
 	}
@@ -236,6 +237,17 @@ var positions = func() (all [message.MaxKeys]int) {
 	return all
 }()
 
+// keysOf are the keys of a call's parts: copies, unless the caller waits. A lookup has no call.
+func (k *call) keysOf(r *Request) [][]byte {
+	if k != nil && k.sync {
+		return r.Keys
+	}
+	return cloned(r.Keys)
+}
+
+// noKeys are those of a part that was given up: its call's may be the caller's memory. Never written.
+var noKeys [message.MaxKeys][]byte
+
 // cloned is a copy of keys, in one piece of memory.
 func cloned(keys [][]byte) [][]byte {
 	room, out := make([]byte, 0, size(keys)), make([][]byte, len(keys))
@@ -253,7 +265,7 @@ func (c *Client) puts(k *call, r *Request) []*part {
 	if len(r.Parent) > 0 {
 		parents[c.serverOf(r.Parent)] = slices.Clone(r.Parent)
 	}
-	for i, key := range cloned(r.Keys) {
+	for i, key := range k.keysOf(r) {
 		at := c.serverOf(key)
 		parts[i] = &part{
 			call: k, code: r.Op, at: []int{i}, keys: [][]byte{key}, parent: parents[at],

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/moewire/moewire/core/store/message"
@@ -235,7 +236,7 @@ func (l *link) complain(key []byte, said tag.Tag) {
 	defer l.mu.Unlock()
 	if l.err == nil {
 		l.queue = append(l.queue, &part{
-			code: message.Bad, keys: [][]byte{key}, tag: said, timeout: l.peer.client.cfg.Timeout, begun: stream.Now(),
+			code: message.Bad, keys: [][]byte{bytes.Clone(key)}, tag: said, timeout: l.peer.client.cfg.Timeout, begun: stream.Now(),
 		})
 		l.wake.Signal()
 		l.peer.client.wakeWatch()

@@ -92,7 +92,7 @@ func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
 		if t.call != nil && !t.writing && !t.reading && l.over(t, now, t.timeout, next) {
 			given := *t // the one in the table stays, for the reply
 			late = append(late, &given)
-			t.call, t.bufs = nil, nil
+			t.call, t.bufs, t.keys = nil, nil, noKeys[:len(t.keys)]
 		}
 		switch t.code {
 		case message.Flush: // it takes as long as a disk does

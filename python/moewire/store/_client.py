@@ -17,6 +17,7 @@ from ._memory import Memory, unfilled
 from ._parts import (
     MAX_TIMEOUT_US,
     Key,
+    Keys,
     Namespace,
     Outcome,
     Request,
@@ -95,7 +96,7 @@ class Client(Submitting):
             Whether the block is there. False: the key has another block, which stays; or there
             is no room, or no server.
         """
-        keys = [key_of(key)]
+        keys = Keys([key_of(key)])
         self._alive()
         return self._do(self._putting(keys, [data], parent, timeout_us, "data")).oks()[0]
 
@@ -131,7 +132,7 @@ class Client(Submitting):
         Returns:
             Its bytes, or None for a miss.
         """
-        wanted, room = [key_of(key)], self._guess
+        wanted, room = Keys([key_of(key)]), self._guess
         self._alive()
         for _ in range(3):  # blocks of a namespace are as long as the last one, as a rule
             data = unfilled(room)

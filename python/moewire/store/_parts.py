@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .. import _abi as abi
 from .._base.numbers import integer, refuse
@@ -16,7 +16,6 @@ from ._memory import Memory
 Key = bytes | str
 MAX_TIMEOUT_US = 3_600_000_000
 
-_BYTES, _STR = {bytes}, {str}
 _REQUEST_BYTES = ctypes.sizeof(abi.mw_store_request_t)
 
 
@@ -105,28 +104,49 @@ def key_of(key: Key, name: str = "key") -> bytes:
     return key
 
 
-def keys_of(keys: Iterable[Key]) -> list[bytes]:
+class Keys(list[bytes]):
+    """Keys of a request that are right, and their lengths."""
+
+    __slots__ = ("lengths",)
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        super().__init__(keys)
+        self.lengths = list(map(len, self))
+
+    def same(self) -> int:
+        """The length of each key; 0 if they differ."""
+        length = self.lengths[0] if self else 0
+        return length if self.lengths.count(length) == len(self) else 0
+
+
+def keys_of(keys: Iterable[Key]) -> Keys:
     if isinstance(keys, str | bytes):
         raise refuse("keys", f"a {type(keys).__name__}", "a sequence of keys")
     given = list(keys)
-    all_keys = _right(given) or [key_of(key, f"keys[{at}]") for at, key in enumerate(given)]
+    all_keys = _right(given) or Keys(key_of(key, f"keys[{at}]") for at, key in enumerate(given))
     if len(all_keys) > abi.MW_STORE_MAX_KEYS:
         raise refuse("keys", f"{len(all_keys)} keys", f"0 to {abi.MW_STORE_MAX_KEYS}")
     return all_keys
 
 
-def _right(given: list[Any]) -> list[bytes] | None:
+def _right(given: list[Any]) -> Keys | None:
     """The keys if all are of one type and right: found without a look at each in turn."""
-    kinds = set(map(type, given))
-    if kinds == _STR:
+    kinds = list(map(type, given))
+    if kinds.count(bytes) < len(kinds):
+        if kinds.count(str) < len(kinds):
+            return None
         try:
             given = list(map(str.encode, given))
         except UnicodeEncodeError:
             return None
-    elif kinds != _BYTES:
-        return None
-    lengths = set(map(len, given))
-    return given if min(lengths) > 0 and max(lengths) <= abi.MW_STORE_MAX_KEY_BYTES else None
+    right = Keys(given)
+    length = right.same()
+    least, most = (
+        (length, length)
+        if length
+        else (min(right.lengths, default=0), max(right.lengths, default=0))
+    )
+    return right if least > 0 and most <= abi.MW_STORE_MAX_KEY_BYTES else None
 
 
 def timeout_of(timeout_us: int | None, name: str = "timeout_us") -> int:
@@ -145,18 +165,23 @@ class Request:
 
     __slots__ = ("_held", "_tables", "memory", "num_keys", "struct")
 
-    def __init__(self, op: int, keys: list[bytes], **fields: int) -> None:
+    def __init__(self, op: int, keys: Keys, **fields: int) -> None:
         self.num_keys = len(keys)
         self.memory: list[Memory] = []
-        joined, lengths = array("B", b"".join(keys)), list(map(len, keys))
-        *places, _ = accumulate(lengths, initial=joined.buffer_info()[0])
-        self._tables = [_table(places, lengths)]
+        joined, length = array("B", b"".join(keys)), keys.same()
+        at = joined.buffer_info()[0]
+        self._tables: list[array[int]] = []
         self._held: list[Any] = [joined]
+        if not length:
+            *places, _ = accumulate(keys.lengths, initial=at)
+            self._tables.append(_table(places, keys.lengths))
+            at = self._tables[0].buffer_info()[0]
         self.struct = abi.mw_store_request_t(
             size=_REQUEST_BYTES,
             op=op,
             num_keys=len(keys),
-            keys=self._tables[0].buffer_info()[0],
+            keys=at,
+            key_bytes=length,
             **fields,
         )
 
@@ -205,7 +230,7 @@ class Outcome:
         self.lengths = (ctypes.c_int64 * num_keys)()
 
     def oks(self) -> list[bool]:
-        return list(map(bool, bytes(self.ok)))
+        return cast("list[bool]", memoryview(bytes(self.ok)).cast("?").tolist())
 
     def stored(self) -> list[int]:
         """The bytes of blocks that are OK, else -1."""

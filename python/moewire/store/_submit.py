@@ -19,6 +19,7 @@ from ._parts import (
     MAX_TIMEOUT_US,
     Completion,
     Key,
+    Keys,
     Namespace,
     Outcome,
     Request,
@@ -115,7 +116,7 @@ class Submitting:
 
     def _putting(
         self,
-        keys: list[bytes],
+        keys: Keys,
         buffers: Iterable[Any],
         parent: Key | None,
         timeout_us: int | None,
@@ -133,7 +134,7 @@ class Submitting:
 
     def _getting(
         self,
-        keys: list[bytes],
+        keys: Keys,
         buffers: Iterable[Any],
         timeout_us: int | None,
         writable: bool = True,
