@@ -48,6 +48,7 @@ type call struct {
 	op     message.Code
 	place  pool.Lease[struct{}]
 	sync   bool
+	reads  *link // at which the caller reads the reply by itself; nil: none
 	ended  chan struct{}
 	left   atomic.Int32 // parts
 }
@@ -68,6 +69,7 @@ type part struct {
 	hold    time.Duration // pin, lookup
 	timeout time.Duration
 
+	alone            bool  // the caller waits for it and for no other one
 	begun            int64 // on the clock of stream.Now
 	writing, reading bool  // its memory is in use
 	answered         bool  // while it was being written
@@ -195,7 +197,7 @@ func (c *Client) begin(k *call, r *Request) {
 	parts := c.split(k, r)
 	k.left.Store(int32(len(parts)))
 	for _, p := range parts {
-		p.timeout, p.hold = timeout, r.For
+		p.timeout, p.hold, p.alone = timeout, r.For, k.sync && len(parts) == 1
 		c.peers[c.serverOf(p.keys[0])].submit(p)
 	}
 	c.watchFor(timeout)

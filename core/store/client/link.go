@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/local"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
@@ -56,6 +57,11 @@ type link struct {
 	unbounced bool
 	sending   bool // something is being written
 	sealed    bool // and something was that is not written yet
+	turn      turn // of the one that reads replies
+	ended     bool // the other side has, or that cannot be watched
+
+	turns chan struct{}   // the receiver's begin
+	sock  *sys.SocketConn // nil: a connection at which only the receiver waits
 
 	wrote atomic.Int64 // when bytes went last
 
@@ -83,6 +89,10 @@ func newLink(p *peer, nc net.Conn, session *wire.Session) *link {
 	l := &link{peer: p, nc: nc, running: map[uint64]*part{}, gone: make(chan struct{}), secret: session.Export(message.TagSecret)}
 	l.invited = session.Export(message.ShareSecret)
 	l.wake.L = &l.mu
+	l.turns = make(chan struct{}, 1)
+	if l.sock, _ = nc.(*sys.SocketConn); l.sock == nil {
+		l.turn = turnReceiver
+	}
 	// The watch says what is silent: it knows how long each part may wait.
 	limits := stream.Limits{Idle: time.Minute, Total: time.Minute, Report: timeout / 4}
 	l.in = stream.NewReader(nc, session, limits)
@@ -142,9 +152,12 @@ func (l *link) run() {
 	if l.lacks != nil {
 		l.peer.client.start("store: arena", l.shareLater)
 	}
+	over := make(chan struct{})
+	safego.Go("store: end", func() { defer close(over); l.watchEnd() }, func(err error) { l.fail(err) })
 	err := safego.Call("store: receiver", func() { l.fail(l.receive()) })
 	l.fail(err)
 	<-done
+	<-over
 	l.writing.Lock() // a submitter may be about to write
 	defer l.writing.Unlock()
 	l.shut = true
@@ -180,6 +193,7 @@ func (l *link) fail(err error) {
 		l.err = err
 		close(l.gone)
 		_ = l.nc.Close()
+		l.offer()
 		l.wake.Broadcast()
 	}
 }
@@ -208,6 +222,9 @@ func (l *link) ask(t *part) bool {
 		l.mu.Unlock()
 		return true
 	}
+	if t.alone && l.turn == turnNone {
+		l.turn, t.call.reads = turnCaller, l
+	}
 	id := l.take(t)
 	l.mu.Unlock()
 	l.transmit(id, t, true)
@@ -223,6 +240,7 @@ func (l *link) take(t *part) uint64 {
 	t.placed = l.placed(t)
 	l.takeRoom(t)
 	t.writing, l.sending = true, true
+	l.offer()
 	return l.nextID
 }
 

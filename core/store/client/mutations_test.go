@@ -54,6 +54,9 @@ var mutations = [][4]string{
 	{"room of a put that was answered is kept", "bounce.go", "\t\tl.bounce.Give(t.offset)\n", ""},
 	{"a bounce buffer outlives its link", "near.go", "\tcloseBounce(l.bounce)\n}", "\t_ = l.bounce\n}"},
 	{"puts bounce where they cannot", "bounce.go", "\t\tl.unbounced = true\n", ""},
+	{"keys of a late call are kept", "watch.go", ", t.keys = nil, nil, noKeys[:len(t.keys)]", " = nil, nil"},
+	{"a caller leaves others without a reader", "turn.go", "if len(l.running) > 0 || l.ended", "if l.ended"},
+	{"an end during a caller's turn is forgotten", "turn.go", "if len(l.running) > 0 || l.ended || l.err != nil {\n\t\tl.offer()", "if len(l.running) > 0 || l.err != nil {\n\t\tl.offer()"},
 	{"memory for one block", "receive.go", "return t.gave[i : i+1]", "return t.gave[i : i+1 : i+1][:0]"},
 }
 

@@ -19,7 +19,11 @@ import (
 type Conn = net.Conn
 
 func dialTCP(ctx context.Context, addr string) (Conn, error) {
-	return sys.DialNet(ctx, addr)
+	nc, err := sys.DialNet(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return nc.Socket()
 }
 
 // peer is one server. Its breaker is closed while it has a link; else what is asked of it is

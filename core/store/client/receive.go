@@ -10,23 +10,22 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// receive reads replies until the link ends.
-func (l *link) receive() error {
-	for {
-		head, err := l.in.Next()
-		if err != nil {
-			return err
-		}
-		t := l.reached(head.Request)
-		if t == nil || !head.Reply || head.Code != t.code {
-			return fmt.Errorf("%w: a reply to nothing", message.ErrMalformed)
-		}
-		last, err := l.reply(&head, t)
-		if err != nil {
-			return err
-		}
-		l.replied(head.Request, t, last)
+// message reads one message of a reply.
+func (l *link) message() error {
+	head, err := l.in.Next()
+	if err != nil {
+		return err
 	}
+	t := l.reached(head.Request)
+	if t == nil || !head.Reply || head.Code != t.code {
+		return fmt.Errorf("%w: a reply to nothing", message.ErrMalformed)
+	}
+	last, err := l.reply(&head, t)
+	if err != nil {
+		return err
+	}
+	l.replied(head.Request, t, last)
+	return nil
 }
 
 // reached finds the part that a reply is for, and keeps its memory.

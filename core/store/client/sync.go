@@ -29,6 +29,9 @@ func (c *Client) Do(r Request) (Completion, error) {
 	k := c.newCall(&r, place)
 	k.sync = true
 	c.begin(k, &r)
+	if l := k.reads; l != nil {
+		l.serve(k, timeout)
+	}
 	<-k.ended
 	return k.Completion, k.Err
 }

@@ -276,7 +276,8 @@ func (d *Delivery) Close() error { return d.conn.Close() }
 
 // Conn makes a connection of a socket, which it takes over, also if it fails.
 func Conn(socket *sys.FD) (net.Conn, error) {
-	conn, err := sys.UnixNet(socket)
+	at := &net.UnixAddr{Net: "unix"}
+	conn, err := sys.NewSocketConn(socket, at, at)
 	if err != nil {
 		return nil, err
 	}

@@ -34,8 +34,9 @@ type Reader struct {
 	session *wire.Session
 	source  source
 	in      *bufio.Reader
-	left    int64 // of the payload
-	apart   int64 // of that, the end that the digest does not cover
+	waits   waiter // nil: a connection that does not
+	left    int64  // of the payload
+	apart   int64  // of that, the end that the digest does not cover
 	frame   [wire.MaxFrameBytes]byte
 
 	digest *wire.Digest // else the payload is encrypted
@@ -46,10 +47,17 @@ type Reader struct {
 	cipher [wire.EncryptedChunkBytes]byte
 }
 
+// waiter is a connection whose reader may wait on its own thread, as sys.SocketConn is.
+type waiter interface {
+	Linger(on bool)
+	Await(d time.Duration) bool
+}
+
 // NewReader reads from a connection whose handshake is over.
 func NewReader(conn net.Conn, session *wire.Session, limits Limits) *Reader {
 	r := &Reader{session: session}
 	r.source.conn, r.source.limits = conn, limits
+	r.waits, _ = conn.(waiter)
 	r.in = bufio.NewReaderSize(&r.source, readBytes)
 	if session.Protection() == wire.ProtectEncrypt {
 		r.opener = session.NewDecryptor()
@@ -64,6 +72,39 @@ func (r *Reader) Progress() int64 { return r.source.progress.Load() }
 
 // Buffered reports whether bytes of the next message are there already.
 func (r *Reader) Buffered() bool { return r.in.Buffered() > 0 }
+
+// Linger says whether waits are on the reader's own thread at first: where the other side answers at once, and nothing
+// else is to run on that thread meanwhile.
+func (r *Reader) Linger(on bool) {
+	if r.waits != nil {
+		r.waits.Linger(on)
+	}
+}
+
+// Arrives waits on this thread, for a moment and d at most, for the head of the next message, so that Next does not
+// wait for it. It is for connections whose reader may wait there. The error is one of Next.
+func (r *Reader) Arrives(d time.Duration) (there bool, err error) {
+	for !r.hasFrame() {
+		if !r.waits.Await(d) {
+			return false, nil
+		}
+		r.source.inside = false
+		if _, err := r.in.Peek(r.in.Buffered() + 1); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// hasFrame reports whether a whole frame was read ahead. Next says what is wrong with one that cannot be.
+func (r *Reader) hasFrame() bool {
+	if r.in.Buffered() < wire.LengthBytes {
+		return false
+	}
+	prefix, _ := r.in.Peek(wire.LengthBytes)
+	n, err := wire.FrameBytes(prefix)
+	return err != nil || r.in.Buffered() >= n
+}
 
 // Stop makes Next return ErrStopped once no message is half read. Safe for concurrent use.
 func (r *Reader) Stop() {

@@ -134,7 +134,7 @@ func (w *Writer) push() error {
 		if err := w.conn.SetWriteDeadline(at); err != nil {
 			return err
 		}
-		n, err := w.buffers.WriteTo(w.conn)
+		n, err := w.writeBuffers()
 		now = time.Now()
 		if n > 0 {
 			last = now
@@ -145,6 +145,18 @@ func (w *Writer) push() error {
 			return err
 		}
 	}
+}
+
+// vectored is a connection of another package than net that takes several pieces at a time.
+type vectored interface {
+	WriteBuffers(list *net.Buffers) (int64, error)
+}
+
+func (w *Writer) writeBuffers() (int64, error) {
+	if conn, is := w.conn.(vectored); is {
+		return conn.WriteBuffers(&w.buffers)
+	}
+	return w.buffers.WriteTo(w.conn)
 }
 
 func earliest(a time.Time, others ...time.Time) time.Time {
