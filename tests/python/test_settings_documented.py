@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import moewire
 from moewire._config import reach
@@ -23,6 +24,20 @@ def test_arguments_are_in_the_table() -> None:
     of_buffer = PAGE.read_text().partition("## Of a fabric")[0]
     table = set(re.findall(r"^\| `(\w+)` \|", of_buffer, re.MULTILINE))
     assert named == table
+
+
+def test_choices_are_in_the_table() -> None:
+    """Names that the code, the types and the row of a setting have."""
+    rows = PAGE.read_text().partition("## Of a fabric")[0]
+    hints = get_type_hints(reach.Reach)
+    for name, choices in (
+        ("transport", reach.TRANSPORTS),
+        ("protection", reach.PROTECTIONS),
+        ("tcp_zero_copy", reach.ZERO_COPIES),
+    ):
+        row = next(line for line in rows.splitlines() if line.startswith(f"| `{name}` |"))
+        assert list(get_args(hints[name])) == list(choices)
+        assert re.findall(r'`"(\w+)"`', row) == list(choices)
 
 
 def test_variables_are_listed() -> None:

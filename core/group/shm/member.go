@@ -169,7 +169,7 @@ var errCorrupt = fmt.Errorf("slab table: %w", domain.ErrCorrupt)
 
 // wake ends the sleep of the member's waiters. A waker stores its word, then
 // loads sleepers; a waiter adds to sleepers, then loads the word: both
-// sequentially consistent (core/domain.Segment.Word), so one of the two
+// sequentially consistent (domain.Segment.Word), so one of the two
 // sees the other.
 func (m *member) wake() {
 	if m.sleepers().Load() > 0 {
