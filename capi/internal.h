@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moewire_routing.h"
 #include "moewire_store.h"
 
 /* Sets this thread's mw_last_error. Truncates the text to the room that there is. */

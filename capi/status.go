@@ -51,6 +51,7 @@ var statuses = []struct {
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
 	{multihost.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
 	{domain.ErrExited, C.MW_ERR_PEER_LOST},
+	{ep.ErrLost, C.MW_ERR_PEER_LOST},
 	{ep.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{transport.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{ep.ErrFenced, C.MW_ERR_FENCED},

@@ -41,7 +41,7 @@ extern "C" {
 
 /* The version of this ABI. It grows whenever a struct or a function changes in a way that
    callers see. */
-#define MW_ABI_VERSION 11u
+#define MW_ABI_VERSION 12u
 
 /* The most ranks of a group: member set (48 bits) and epoch (16 bits) share one word. */
 #define MW_MAX_RANKS 48
@@ -61,7 +61,8 @@ typedef int32_t mw_status_t;
 #define MW_ERR_CLOSED -4            /* the buffer is closed */
 #define MW_ERR_TIMEOUT -5           /* a rank did not come to a rendezvous in time; the message
                                        names it */
-#define MW_ERR_PEER_LOST -6         /* a peer died during a rendezvous; the message names it */
+#define MW_ERR_PEER_LOST -6         /* a peer died during a rendezvous, or a collective of
+                                       moewire_routing.h lacks it; the message names it */
 #define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; the message names both values */
 #define MW_ERR_FENCED -8            /* the group went on without this rank, or may have; an update lets
                                        it rejoin */

@@ -55,6 +55,8 @@ var (
 	LocalExperts  = Range{"num_experts per rank", 1, protocol.MaxLocalExperts}
 	Selections    = Range{"num_tokens * num_topk", 0, maxSelections}
 	ExtraRowBytes = Range{"extra_row_bytes", 0, protocol.MaxExtraBytes}
+	// ExpertAlignment is of the rows of an expert in an expanded layout.
+	ExpertAlignment = Range{"expert_alignment", 1, 1 << 16}
 	// MaxSelections and MaxExperts are settings of a buffer on CUDA.
 	MaxSelections = Range{"max_selections", 1, maxSelections}
 	MaxExperts    = Range{"max_experts", 1, maxExperts}
@@ -110,7 +112,7 @@ var (
 // All is the whole table.
 var All = []Range{
 	NumRanks, NumSlots, NumSlotsCUDA, NumBytes,
-	MaxTokens, NumTokens, Hidden, TopK, NumExperts, LocalExperts, Selections, ExtraRowBytes, MaxSelections, MaxExperts,
+	MaxTokens, NumTokens, Hidden, TopK, NumExperts, LocalExperts, Selections, ExtraRowBytes, ExpertAlignment, MaxSelections, MaxExperts,
 	VectorWidth, NumThreads, Prefetch, SpinUs, SlowAfterUs, DeviceOrdinal, TimeoutUs,
 	RingBytes, UnresponsiveUs,
 	NumPeers, NumConnections, NumTransfers, NumRegions, SendDepth, RecvDepth, NumUnmatched, NumSockets, SliceBytes, ConnectTimeoutUs,

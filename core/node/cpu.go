@@ -15,6 +15,8 @@ type onCPU struct {
 	cfg     ep.Config
 	kernels kernels.Options
 	buffer  atomic.Pointer[cpu.Buffer]
+
+	routings routings
 }
 
 func newCPU(c *Config) *onCPU {
@@ -56,6 +58,7 @@ func (g *onCPU) install(next ep.Standing, commit func() error, _ time.Duration) 
 
 func (g *onCPU) drop() error {
 	if e := g.buffer.Swap(nil); e != nil {
+		g.routings.close(e)
 		return e.Close()
 	}
 	return nil
@@ -64,6 +67,7 @@ func (g *onCPU) drop() error {
 // close leaves the closed core in its place: a call that has found it gets ep.ErrClosed.
 func (g *onCPU) close() error {
 	if e := g.buffer.Load(); e != nil {
+		g.routings.close(e)
 		return e.Close()
 	}
 	return nil

@@ -32,6 +32,7 @@ type core interface {
 // engine is where a buffer's rows lie, on the CPU or on CUDA. It has at most one core.
 type engine interface {
 	calls
+	routed
 	// open opens the device, before the rendezvous.
 	open(cfg *multihost.Config) error
 	// core returns nil until make, and after drop.

@@ -43,6 +43,8 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._ep.flat_results import FlatHandle, FlatReceived
+    from ._ep.routed import Scattered
+    from ._ep.routing import Routing
     from .buffer import Buffer
     from .event import EventOverlap
     from .handle import Handle
@@ -74,6 +76,8 @@ __all__ = [
     "PeerLostError",
     "PeerMismatchError",
     "RefusedError",
+    "Routing",
+    "Scattered",
     "StaleHandleError",
     "SystemCallError",
     "UnknownHandleError",
@@ -90,6 +94,8 @@ _LAZY = {
     "FlatHandle": "_ep.flat_results",
     "FlatReceived": "_ep.flat_results",
     "Handle": "handle",
+    "Routing": "_ep.routing",
+    "Scattered": "_ep.routed",
 }
 
 

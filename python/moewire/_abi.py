@@ -26,7 +26,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 11
+MW_ABI_VERSION = 12
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -149,6 +149,21 @@ MW_STORAGE_FILE = 2
 MW_DURABILITY_GROUP = 0
 MW_DURABILITY_NONE = 1
 MW_DURABILITY_EACH = 2
+MW_ROUTING_COUNTS = 1
+MW_ROUTING_LOCAL_IDS = 2
+MW_ROUTING_SOURCE_TOKENS = 3
+MW_ROUTING_ROWS_FROM = 4
+MW_ROUTING_TOKENS_FOR = 5
+MW_ROUTING_EXPANDED_ROWS = 6
+MW_SCATTER_WEIGHTS = 1
+MW_SCATTER_EXPANDED = 2
+MW_SCATTER_ZERO_GAPS = 4
+MW_GATHER_WEIGHTS = 1
+MW_GATHER_OWNERS_ONLY = 2
+MW_GATHER_EXPANDED = 4
+MW_GATHER_FP32_ROWS = 8
+MW_GATHER_FP32_OUT = 16
+MW_MAX_BIASES = 2
 
 CONSTANTS: dict[str, int] = {
     name: value for name, value in globals().items() if name.startswith("MW_")
@@ -174,6 +189,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "num_experts per rank": (1, 8192),
     "num_tokens * num_topk": (0, 2147483647),
     "extra_row_bytes": (0, 65535),
+    "expert_alignment": (1, 65536),
     "max_selections": (1, 2147483647),
     "max_experts": (1, 393216),
     "vector_width": (-1, 64),
@@ -587,6 +603,75 @@ class mw_store_server_config_t(Structure):
     ]
 
 
+class mw_routing_t(Structure):
+    _fields_: ClassVar[_Fields] = [("id", c_uint64)]
+
+
+class mw_routing_args_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("num_tokens", c_int64),
+        ("num_topk", c_int64),
+        ("num_experts", c_int64),
+        ("topk_idx", c_uint64),
+        ("is_token_in_rank", c_uint64),
+        ("num_tokens_per_expert", c_uint64),
+        ("timeout_us", c_int64),
+        ("slice_us", c_int64),
+    ]
+
+
+class mw_routing_info_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("num_ranks", c_uint32),
+        ("num_tokens", c_int64),
+        ("num_rows", c_int64),
+        ("num_topk", c_int64),
+        ("num_experts", c_int64),
+        ("num_local_experts", c_int64),
+        ("num_bytes", c_uint64),
+    ]
+
+
+class mw_scatter_args_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("routing", mw_routing_t),
+        ("x", c_uint64),
+        ("row_bytes", c_int64),
+        ("out", c_uint64),
+        ("topk_weights", c_uint64),
+        ("out_weights", c_uint64),
+        ("extra", c_uint64),
+        ("out_extra", c_uint64),
+        ("extra_row_bytes", c_uint32),
+        ("reserved", c_uint32),
+        ("expert_alignment", c_int64),
+        ("timeout_us", c_int64),
+        ("slice_us", c_int64),
+    ]
+
+
+class mw_gather_args_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("routing", mw_routing_t),
+        ("x", c_uint64),
+        ("hidden", c_int64),
+        ("out", c_uint64),
+        ("topk_weights", c_uint64),
+        ("out_weights", c_uint64),
+        ("bias", c_uint64 * MW_MAX_BIASES),
+        ("expert_alignment", c_int64),
+        ("timeout_us", c_int64),
+        ("slice_us", c_int64),
+    ]
+
+
 STRUCTS: dict[str, type[Structure]] = {
     kind.__name__: kind
     for kind in (
@@ -619,6 +704,11 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_store_completion_t,
         mw_store_place_t,
         mw_store_server_config_t,
+        mw_routing_t,
+        mw_routing_args_t,
+        mw_routing_info_t,
+        mw_scatter_args_t,
+        mw_gather_args_t,
     )
 }
 
@@ -748,6 +838,19 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_store_server_reload": (c_int32, (mw_store_server_t,)),
     "mw_store_server_drain": (c_int32, (mw_store_server_t, c_int64)),
     "mw_store_server_close": (c_int32, (mw_store_server_t, c_int64)),
+    "mw_routing_create": (
+        c_int32,
+        (mw_buffer_t, POINTER(mw_routing_args_t), POINTER(mw_routing_t), POINTER(mw_op_t)),
+    ),
+    "mw_routing_close": (c_int32, (mw_routing_t,)),
+    "mw_routing_info": (c_int32, (mw_routing_t, POINTER(mw_routing_info_t))),
+    "mw_routing_read": (
+        c_int32,
+        (mw_routing_t, c_uint32, c_int64, c_void_p, c_uint64, POINTER(c_uint64)),
+    ),
+    "mw_routing_num_rows": (c_int32, (mw_routing_t, c_int64, POINTER(c_int64))),
+    "mw_buffer_scatter": (c_int32, (mw_buffer_t, POINTER(mw_scatter_args_t), POINTER(mw_op_t))),
+    "mw_buffer_gather": (c_int32, (mw_buffer_t, POINTER(mw_gather_args_t), POINTER(mw_op_t))),
 }
 
 
@@ -825,6 +928,13 @@ class Functions:
     store_server_reload: Callable[..., int]
     store_server_drain: Callable[..., int]
     store_server_close: Callable[..., int]
+    routing_create: Callable[..., int]
+    routing_close: Callable[..., int]
+    routing_info: Callable[..., int]
+    routing_read: Callable[..., int]
+    routing_num_rows: Callable[..., int]
+    buffer_scatter: Callable[..., int]
+    buffer_gather: Callable[..., int]
 
 
 SIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}

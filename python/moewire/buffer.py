@@ -20,6 +20,7 @@ from ._config import tuning as _tuning
 from ._ep.flat import FlatCalls
 from ._ep.flat_results import FlatHandle
 from ._ep.packed import PackedCalls, Received
+from ._ep.routed import RoutedCalls
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
 from ._native.runtime import size_hint
 from ._rendezvous import bootstrap
@@ -39,7 +40,7 @@ STORE_PREFIX = "moewire"
 
 
 @opaque_methods
-class Buffer(PackedCalls, FlatCalls, Member):
+class Buffer(PackedCalls, FlatCalls, RoutedCalls, Member):
     """This rank's part of a workspace that all ranks of a group share.
 
         buffer = moewire.Buffer(group)  # on every rank, in the same order
@@ -57,7 +58,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
     is keyword-only. Notation: R ranks, E experts, L = E/R experts per rank (expert e lives on rank
     e // L), T tokens on this rank, K selections per token, H hidden size,
     M = ``num_max_dispatch_tokens_per_rank``. ``dispatch`` and ``combine`` have rows per expert,
-    ``dispatch_flat`` and ``combine_flat`` have rows per rank.
+    ``dispatch_flat`` and ``combine_flat`` have rows per rank. ``scatter`` and ``gather`` use a
+    ``Routing``, of which many may be kept and used in any order.
 
     Construction is collective: every rank of the group constructs its buffers in the same order.
 

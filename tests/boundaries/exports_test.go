@@ -11,7 +11,7 @@ import (
 )
 
 // headers are those that users include.
-var headers = []string{"moewire.h", "moewire_fabric.h", "moewire_store.h"}
+var headers = []string{"moewire.h", "moewire_fabric.h", "moewire_routing.h", "moewire_store.h"}
 
 // TestHeaders: no header is forgotten, and moewire.h needs none of the others.
 func TestHeaders(t *testing.T) {

@@ -162,9 +162,12 @@ var layers = []layer{
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
+	// Routings over either engine, which it sees by an interface.
+	{"core/ep/routing", []string{"core/device", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op"}},
+
 	// Puts a rank together: a configuration becomes a group and an engine.
 	{"core/node", []string{
-		"core/ep", "core/ep/cpu", "core/ep/cuda", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
+		"core/ep", "core/ep/cpu", "core/ep/cuda", "core/ep/routing", "core/ep/layout", "core/ep/protocol", "core/device/cpu", "core/device/cuda", "core/device/cuda/images",
 		"core/transport", "core/group/domain", "core/group/cudaring", "core/group/multihost", "core/group/shm", "core/transport/tcp",
 		"core/transport/verbs", "core/group/membership", "core/group/rankset", "core/limits", "core/link", "core/op", "core/telemetry", "core/wire",
 	}},

@@ -22,7 +22,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 INCLUDE = ROOT / "capi" / "include"
-HEADERS = ["moewire.h", "moewire_fabric.h", "moewire_store.h"]
+HEADERS = ["moewire.h", "moewire_fabric.h", "moewire_store.h", "moewire_routing.h"]
 STRICT = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes"]
 SANITIZE = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=all"]

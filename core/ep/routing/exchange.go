@@ -18,6 +18,7 @@ type exchange struct {
 	extra   [protocol.NumExtras]int
 	experts int // E of the operations; R if it means nothing
 	timeout time.Duration
+	epoch   uint16 // of its routing
 	// prepare is called once, before the first round, and says how many there are.
 	prepare func(m int) (rounds int, err error)
 	// send sets X, TopkIdx, NumTokens, TopK and Extra of a round.
@@ -54,6 +55,11 @@ func (x *exchange) drive(limit time.Time) error {
 		return err
 	}
 	for x.round < x.rounds {
+		if x.pending == nil {
+			if err := x.g.inEpoch(x.epoch); err != nil {
+				return err // the others have left that epoch, too
+			}
+		}
 		err := x.operate(limit)
 		if err == nil {
 			err = x.received()
@@ -149,10 +155,5 @@ func (x *exchange) fail(err error) error {
 	return err
 }
 
-// abandon is for a caller that gives up.
-func (x *exchange) abandon() {
-	if x.begun && (x.round > 0 || x.pending != nil) {
-		x.g.engine.LeaveEpoch(fmt.Errorf("%w: a %s was given up in round %d of %d; update the membership, then make new routings",
-			ep.ErrLost, x.use, x.round+1, x.rounds))
-	}
-}
+// hasBegun reports whether other ranks may wait for this one.
+func (x *exchange) hasBegun() bool { return x.begun && (x.round > 0 || x.pending != nil) }

@@ -1,6 +1,11 @@
 package routing
 
-import "github.com/moewire/moewire/core/ep"
+import (
+	"math"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/limits"
+)
 
 // Layout says how rows lie in the caller's memory. The zero value is compact: one row per token
 // and source, N in all.
@@ -21,8 +26,10 @@ func (l Layout) check(r *Routing) error {
 		return ep.Invalid("compact rows have no gaps: allowed are expert_alignment 0 or 1, and no zero padding")
 	case l.Expanded && r.topK == 0:
 		return ep.Invalid("rows cannot be expanded by expert: the routing was made without topk_idx")
-	case l.Expanded && l.Alignment < 1:
-		return ep.Invalid("expert_alignment is %d, allowed 1 and more", l.Alignment)
+	case l.Expanded && !limits.ExpertAlignment.Has(int64(l.Alignment)):
+		return ep.InRange(limits.ExpertAlignment, l.Alignment)
+	case r.NumRowsIn(l) > math.MaxInt32:
+		return ep.Invalid("expert_alignment %d gives %d rows, allowed %d", l.Alignment, r.NumRowsIn(l), math.MaxInt32)
 	}
 	return nil
 }
@@ -36,22 +43,19 @@ func (r *Routing) NumRowsIn(l Layout) int {
 		return r.NumRows()
 	}
 	total := 0
-	for _, n := range r.here() {
-		total += l.align(n)
+	for _, n := range r.here {
+		total += l.align(int(n))
 	}
 	return total
 }
 
-// here counts the selections of each local expert among the rows. Counts can differ: they are
-// what the sources said.
-func (r *Routing) here() []int {
-	num := make([]int, len(r.counts))
-	for _, id := range r.ids {
-		if id >= 0 {
-			num[id]++
-		}
+// NumExpandedRows is how many rows an expanded layout with this alignment has.
+func (r *Routing) NumExpandedRows(alignment int) (int, error) {
+	l := Layout{Expanded: true, Alignment: alignment}
+	if err := l.check(r); err != nil {
+		return 0, err
 	}
-	return num
+	return r.NumRowsIn(l), nil
 }
 
 // weightsIn is how many weights come with the rows, and how many with each.
@@ -78,15 +82,15 @@ func (r *Routing) Expanded(l Layout) ([]int32, error) {
 }
 
 func (r *Routing) placesOf(l Layout) *places {
-	num := r.here()
-	next, p := make([]int, len(num)), &places{row: make([]int32, len(r.ids))}
+	next, p := make([]int, len(r.here)), &places{row: make([]int32, len(r.ids))}
 	at := 0
-	for e, n := range num {
+	for e, n := range r.here {
 		next[e] = at
-		if end := at + l.align(n); l.ZeroGaps && end > at+n {
-			p.gaps = append(p.gaps, [2]int{at + n, end})
+		end, last := at+l.align(int(n)), at+int(n)
+		if l.ZeroGaps && end > last {
+			p.gaps = append(p.gaps, [2]int{last, end})
 		}
-		at += l.align(n)
+		at = end
 	}
 	for i, id := range r.ids {
 		if p.row[i] = -1; id >= 0 {

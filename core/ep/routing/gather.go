@@ -56,7 +56,7 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 	if err := r.checkGather(a); err != nil {
 		return nil, err
 	}
-	if err := g.usable(r); err != nil {
+	if err := g.inEpoch(r.epoch); err != nil {
 		return nil, err
 	}
 	c := &gather{Routing: r, g: g, args: *a, at: make([]int, r.ranks)}
@@ -64,7 +64,7 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 		c.places = r.placesOf(a.Layout)
 	}
 	x := &exchange{
-		g: g, use: protocol.ForGather, hidden: int(a.RowType.RowBytes(int64(a.Hidden)) / 2), experts: r.ranks, timeout: a.Timeout,
+		g: g, use: protocol.ForGather, hidden: int(a.RowType.RowBytes(int64(a.Hidden)) / 2), experts: r.ranks, timeout: a.Timeout, epoch: r.epoch,
 		prepare: func(m int) (int, error) { clear(a.OutWeights[:c.numOutWeights()]); return r.rounds(m), nil },
 		send:    c.send,
 		take:    c.take,
@@ -72,7 +72,7 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 	if a.WithWeights {
 		x.extra[columnWeights] = 4 * r.topK
 	}
-	return &Call{g: g, steps: []*exchange{x}}, nil
+	return g.newCall(protocol.ForGather, x), nil
 }
 
 func (c *gather) numOutWeights() int {
@@ -132,6 +132,10 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 		c.sendSums(p, a)
 		return
 	}
+	if c.NumRows() > a.MaxTokens*c.ranks {
+		c.sendPart(p, a)
+		return
+	}
 	n := c.NumRows()
 	c.g.to = resize(c.g.to, n)
 	fill(c.g.to, -1)
@@ -139,12 +143,30 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 		begin, end := c.receives(r, p)
 		fill(c.g.to[begin:end], int64(r))
 	}
-	row := int(c.args.RowType.RowBytes(int64(c.args.Hidden)))
-	a.X, a.TopkIdx, a.NumTokens, a.TopK = c.args.X[:n*row], c.g.to, n, 1
+	a.X, a.TopkIdx, a.NumTokens, a.TopK = c.args.X[:n*c.rowBytes()], c.g.to, n, 1
 	if c.args.WithWeights {
 		c.g.weightBytes = c.weightsOf(c.g.weightBytes[:0], 0, n)
 		a.Extra[columnWeights] = c.g.weightBytes
 	}
+}
+
+func (c *gather) rowBytes() int { return int(c.args.RowType.RowBytes(int64(c.args.Hidden))) }
+
+// sendPart gives a round a copy of its rows: an operation takes fewer than there are.
+func (c *gather) sendPart(p piece, a *ep.DispatchArgs) {
+	g, row := c.g, c.rowBytes()
+	g.to, g.weightBytes, g.rows = g.to[:0], g.weightBytes[:0], g.rows[:0]
+	for r := range c.ranks {
+		begin, end := c.receives(r, p)
+		g.rows = append(g.rows, c.args.X[begin*row:end*row]...)
+		for range end - begin {
+			g.to = append(g.to, int64(r))
+		}
+		if c.args.WithWeights {
+			g.weightBytes = c.weightsOf(g.weightBytes, begin, end)
+		}
+	}
+	a.X, a.TopkIdx, a.NumTokens, a.TopK, a.Extra[columnWeights] = g.rows, g.to, len(g.to), 1, g.weightBytes
 }
 
 // sendSums adds up the expanded rows of each token, and gives a round the sums.

@@ -1,6 +1,9 @@
 package routing
 
 import (
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/device"
@@ -29,7 +32,6 @@ type Engine interface {
 type Pending interface {
 	Wait(until ep.Phase, slice time.Duration) error
 	Result(res *ep.Result) error
-	Cancel()
 }
 
 // Group makes the routings of a buffer and runs their calls, one at a time. All methods are safe
@@ -38,6 +40,10 @@ type Group struct {
 	engine Engine
 	kern   device.Kernels
 	busy   chan struct{} // has one entry while no call runs
+	runs   atomic.Pointer[Call]
+
+	closed  chan struct{} // closed by Close
+	closing sync.Once
 
 	// What follows belongs to the call that runs.
 	to          []int64 // destinations of one round's rows
@@ -51,108 +57,29 @@ type Group struct {
 
 // NewGroup makes the group of a buffer. It owns kern, and no other code may use it.
 func NewGroup(e Engine, kern device.Kernels) *Group {
-	g := &Group{engine: e, kern: kern, busy: make(chan struct{}, 1)}
+	g := &Group{engine: e, kern: kern, busy: make(chan struct{}, 1), closed: make(chan struct{})}
 	g.busy <- struct{}{}
 	return g
 }
 
-// Close ends the kernels' threads, once no call runs. The engine ends calls when it is closed.
+// Close ends the call that runs, and the kernels' threads. Later calls return ep.ErrClosed. It
+// comes before the engine is closed: a call may be reading rows in the engine's memory. Idempotent.
 func (g *Group) Close() {
-	<-g.busy
-	g.kern.Close()
-}
-
-// Call is a collective in flight. Drive it until it returns another error than
-// ep.ErrInProgress. Not safe for concurrent use, but for Cancel.
-type Call struct {
-	g     *Group
-	steps []*exchange // what is left of it
-	holds bool        // this call is the one that runs
-	ended bool
-	err   error
-}
-
-// Drive goes on with the call for one slice at most (negative: no limit but the call's own).
-// ep.ErrInProgress: call again. An ended call returns its error at every later call.
-func (c *Call) Drive(slice time.Duration) error {
-	if c.ended {
-		return c.err
-	}
-	limit := limitOf(slice)
-	if !c.enter(limit) {
-		return ep.ErrInProgress
-	}
-	for len(c.steps) > 0 {
-		switch err := c.steps[0].drive(limit); err {
-		case nil:
-			c.steps = c.steps[1:]
-		case ep.ErrInProgress:
-			return err
-		default:
-			c.end(err)
-			return err
+	g.closing.Do(func() {
+		close(g.closed)
+		if c := g.runs.Load(); c != nil {
+			c.Cancel()
 		}
+		<-g.busy
+		g.kern.Close()
+		g.to, g.weightBytes, g.rows, g.jobs, g.copies, g.ones, g.cursor = nil, nil, nil, nil, nil, nil, nil
+	})
+}
+
+// inEpoch refuses what was made in another epoch.
+func (g *Group) inEpoch(epoch uint16) error {
+	if now := g.engine.Epoch(); now != epoch {
+		return fmt.Errorf("%w: the routing is of epoch %d, and the group is in epoch %d: make a new one", ep.ErrStaleHandle, epoch, now)
 	}
-	c.end(nil)
 	return nil
-}
-
-// Cancel gives the call up. If it has begun, the other ranks' calls fail, and this rank takes
-// no part in its epoch any more.
-func (c *Call) Cancel() {
-	if c.ended {
-		return
-	}
-	if c.holds {
-		c.steps[0].abandon()
-	}
-	c.end(ep.Invalid("the call was given up"))
-}
-
-func (c *Call) end(err error) {
-	c.ended, c.err, c.steps = true, err, nil
-	if c.holds {
-		c.g.busy <- struct{}{}
-	}
-}
-
-// enter waits until no other call runs.
-func (c *Call) enter(limit time.Time) bool {
-	if c.holds {
-		return true
-	}
-	select {
-	case <-c.g.busy:
-		c.holds = true
-		return true
-	default:
-	}
-	var over <-chan time.Time
-	if !limit.IsZero() {
-		t := time.NewTimer(time.Until(limit))
-		defer t.Stop()
-		over = t.C
-	}
-	select {
-	case <-c.g.busy:
-		c.holds = true
-	case <-over:
-	}
-	return c.holds
-}
-
-// limitOf turns a slice of time into the moment when it is over; zero: never.
-func limitOf(slice time.Duration) time.Time {
-	if slice < 0 {
-		return time.Time{}
-	}
-	return time.Now().Add(slice)
-}
-
-// left is the slice of time until a limit.
-func left(limit time.Time) time.Duration {
-	if limit.IsZero() {
-		return -1
-	}
-	return max(time.Until(limit), 0)
 }

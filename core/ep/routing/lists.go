@@ -13,7 +13,7 @@ import (
 func (m *maker) lists() *exchange {
 	bytes := padded(4 * (1 + m.topK))
 	return &exchange{
-		g: m.g, use: protocol.ForRouting, hidden: bytes / 2, experts: m.ranks, timeout: m.args.Timeout,
+		g: m.g, use: protocol.ForRouting, hidden: bytes / 2, experts: m.ranks, timeout: m.args.Timeout, epoch: m.epoch,
 		prepare: func(most int) (int, error) {
 			if err := m.agree(); err != nil {
 				return 0, err
@@ -93,6 +93,8 @@ func (m *maker) readRow(p piece, rank, i int, row []byte) error {
 		}
 		if id -= base; id < 0 || id >= local {
 			id = -1
+		} else {
+			m.here[id]++
 		}
 		m.Routing.ids[at*m.topK+k] = id
 	}

@@ -55,8 +55,7 @@ func (g *Group) Make(a *Args) (*Routing, *Call, error) {
 		tokens: a.NumTokens, topK: a.TopK, experts: a.NumExperts,
 	}}
 	m.plan()
-	c := &Call{g: g, steps: []*exchange{m.headers(), m.lists()}}
-	return m.Routing, c, nil
+	return m.Routing, g.newCall(protocol.ForRouting, m.headers(), m.lists()), nil
 }
 
 func (a *Args) check(ranks int) error {
@@ -70,6 +69,8 @@ func (a *Args) check(ranks int) error {
 		return ep.Invalid("num_experts is %d, allowed multiples of num_ranks %d with at most %d per rank", a.NumExperts, ranks, limits.LocalExperts.Most)
 	case a.TopK != 0 && !limits.TopK.Has(int64(a.TopK)):
 		return ep.InRange(limits.TopK, a.TopK)
+	case !limits.Selections.Has(int64(a.NumTokens) * int64(a.TopK)):
+		return ep.InRange(limits.Selections, a.NumTokens*a.TopK)
 	case a.TopK == 0 && a.InRank == nil && a.NumTokens > 0:
 		return ep.Invalid("neither topk_idx nor is_token_in_rank is given")
 	case len(a.TopkIdx) < a.NumTokens*a.TopK:
@@ -155,9 +156,9 @@ func padded(bytes int) int {
 func (m *maker) headers() *exchange {
 	local := m.experts / m.ranks
 	bytes := padded(4 * (headerWords + local))
-	m.counts = make([]int32, local)
+	m.counts, m.here = make([]int32, local), make([]int32, local)
 	return &exchange{
-		g: m.g, use: protocol.ForRouting, hidden: bytes / 2, experts: m.experts, timeout: m.args.Timeout,
+		g: m.g, use: protocol.ForRouting, hidden: bytes / 2, experts: m.experts, timeout: m.args.Timeout, epoch: m.epoch,
 		prepare: func(int) (int, error) { return 1, m.writeHeaders(bytes) },
 		send: func(_ piece, a *ep.DispatchArgs) {
 			m.g.to = resize(m.g.to, m.ranks)

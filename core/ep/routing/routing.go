@@ -31,7 +31,8 @@ type Routing struct {
 	source      []int32 // [N] tokens on their source ranks, ascending for each rank
 	sourceFirst []int   // [R + 1] where the rows of each rank begin
 	ids         []int32 // [N, K] local experts, -1 where a selection is not here
-	counts      []int32 // [L] selections of each local expert
+	counts      []int32 // [L] selections of each local expert, as the sources say
+	here        []int32 // [L] those among the rows
 }
 
 // NumTokens is T of this rank: the rows of a scatter's x and of a gather's out.
@@ -42,6 +43,9 @@ func (r *Routing) NumRows() int { return len(r.source) }
 
 // TopK is K, 0 for a routing that was made without expert ids.
 func (r *Routing) TopK() int { return r.topK }
+
+// NumRanks is R.
+func (r *Routing) NumRanks() int { return r.ranks }
 
 // NumExperts is E.
 func (r *Routing) NumExperts() int { return r.experts }
@@ -66,10 +70,10 @@ func (r *Routing) RowsFrom(rank int) (begin, end int) {
 // NumTokensFor is how many tokens of this rank go to a rank.
 func (r *Routing) NumTokensFor(rank int) int { return r.sendFirst[rank+1] - r.sendFirst[rank] }
 
-// Bytes is the memory of the routing: 4*(D + N*(K + 1) + L) + 16*(R + 1), where D is how many
+// Bytes is the memory of the routing: 4*(D + N*(K + 1) + 2*L) + 16*(R + 1), where D is how many
 // rows this rank sends.
 func (r *Routing) Bytes() int64 {
-	return int64(4*(len(r.send)+len(r.source)+len(r.ids)+len(r.counts)) + 8*(len(r.sendFirst)+len(r.sourceFirst)))
+	return int64(4*(len(r.send)+len(r.source)+len(r.ids)+len(r.counts)+len(r.here)) + 8*(len(r.sendFirst)+len(r.sourceFirst)))
 }
 
 // rounds is how many operations a call takes, with m tokens of each rank in one.

@@ -51,7 +51,7 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 	if err := r.checkScatter(a); err != nil {
 		return nil, err
 	}
-	if err := g.usable(r); err != nil {
+	if err := g.inEpoch(r.epoch); err != nil {
 		return nil, err
 	}
 	s := &scatter{Routing: r, g: g, args: *a, filled: make([]int, r.ranks)}
@@ -59,7 +59,7 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 		s.places = r.placesOf(a.Layout)
 	}
 	x := &exchange{
-		g: g, use: protocol.ForScatter, hidden: a.RowBytes / 2, experts: r.ranks, timeout: a.Timeout,
+		g: g, use: protocol.ForScatter, hidden: a.RowBytes / 2, experts: r.ranks, timeout: a.Timeout, epoch: r.epoch,
 		prepare: func(m int) (int, error) { s.clearGaps(); return r.rounds(m), nil },
 		send:    s.send,
 		take:    s.take,
@@ -68,15 +68,7 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 		x.extra[columnWeights] = 4 * r.topK
 	}
 	x.extra[columnExtra] = a.ExtraBytes
-	return &Call{g: g, steps: []*exchange{x}}, nil
-}
-
-// usable refuses a routing of another epoch.
-func (g *Group) usable(r *Routing) error {
-	if epoch := g.engine.Epoch(); epoch != r.epoch {
-		return fmt.Errorf("%w: the routing is of epoch %d, and the group is in epoch %d: make a new one", ep.ErrStaleHandle, r.epoch, epoch)
-	}
-	return nil
+	return g.newCall(protocol.ForScatter, x), nil
 }
 
 func (r *Routing) checkScatter(a *ScatterArgs) error {

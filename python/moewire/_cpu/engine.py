@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ctypes import Structure
 from typing import Any
 
 import torch
@@ -142,6 +144,11 @@ class Cpu(Engine):
         combine_args.release(args)
         handle._combined = True
         return completion(operation, how, (request.x, request.out))
+
+    def collective(
+        self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]
+    ) -> None:
+        start(self, function, args, _DONE, borrowed)
 
     def combine_view(self, handle: Handle | FlatHandle, timeout_us: int) -> torch.Tensor:
         address = self.combine_buffer(handle._id, timeout_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from ctypes import Structure
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from .._ep.engine import Ending, Engine, FlatResults, PackedResults
 from .._ep.flat_results import FlatHandle
 from .._native import leaked
 from .._native.plan import Plan, combine_args
-from ..errors import BusyError
+from ..errors import BusyError, NotSupportedError
 from ..event import EventOverlap, Hook, How, StreamEvent
 from ..handle import Handle
 from . import torch_cuda
@@ -73,6 +74,13 @@ class Cuda(Engine):
         self.events.look()
         super()._close()
         leaked.retry()
+
+    def collective(
+        self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]
+    ) -> None:
+        raise NotSupportedError(
+            "routings, scatter and gather are on the CPU only so far, and this buffer is on CUDA"
+        )
 
     def side_stream(self) -> Any:
         return self.streams.side()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from ctypes import Structure
 from typing import Any, TypeAlias
 
 import torch
@@ -78,6 +80,18 @@ class Engine(Runtime, ABC):
     @abstractmethod
     def combine_view(self, handle: Handle | FlatHandle, timeout_us: int) -> torch.Tensor:
         """All rows of a handle's combine buffer, once no rank reads them any more."""
+
+    @abstractmethod
+    def collective(
+        self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]
+    ) -> None:
+        """Makes a call of ``moewire_routing.h`` and returns at its end.
+
+        Args:
+            function: takes the buffer, ``args`` and an operation.
+            args: of the call, with a slice.
+            borrowed: what has to live until the end.
+        """
 
     def side_stream(self) -> Any:
         """The stream of operations that end by an event."""

@@ -36,7 +36,7 @@ func TestFlagsOfStructs(t *testing.T) {
 	a, err := readABI(root)
 	require.NoError(t, err)
 	found := 0
-	for _, header := range []string{"moewire.h", "moewire_fabric.h"} {
+	for _, header := range []string{"moewire.h", "moewire_fabric.h", "moewire_routing.h"} {
 		text, err := os.ReadFile(filepath.Join(root, "capi/include", header))
 		require.NoError(t, err)
 		found += strings.Count(string(text), "uint32_t flags;")

@@ -21,7 +21,7 @@ var (
 )
 
 func readABI(root string) (a abi, err error) {
-	for _, header := range []string{"moewire.h", "moewire_fabric.h", "moewire_store.h"} {
+	for _, header := range []string{"moewire.h", "moewire_fabric.h", "moewire_store.h", "moewire_routing.h"} {
 		raw, err := os.ReadFile(filepath.Join(root, "capi/include", header))
 		if err != nil {
 			return a, err
