@@ -15,6 +15,7 @@ import (
 	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/limits"
 	"github.com/moewire/moewire/core/node"
@@ -60,6 +61,18 @@ func dispatch(change func(a *ep.DispatchArgs, v int64)) func(*testing.T, int64) 
 	}
 }
 
+// expand asks for the size of an expanded layout.
+func expand(t *testing.T, v int64) error {
+	b, err := node.New(node.Config{NumRanks: 1})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close()) }()
+	require.NoError(t, b.Connect([][]byte{b.Metadata()}, time.Minute))
+	r, _, err := b.MakeRouting(&routing.Args{NumTokens: 1, TopK: 1, NumExperts: 1, TopkIdx: []int64{0}, Timeout: -1}, -1)
+	require.NoError(t, err)
+	_, err = r.NumExpandedRows(int(v))
+	return err
+}
+
 func onCUDA(change func(c *cuda.Config, v int64)) func(*testing.T, int64) error {
 	return func(_ *testing.T, v int64) error {
 		c := cuda.Config{Config: ep.Config{NumBytes: 1 << 40}}
@@ -103,9 +116,10 @@ var entrances = map[string]func(t *testing.T, v int64) error{
 		a.MaxTokens, a.TopK = math.MaxInt32, 2-int(v%2) // an even number is of two selections per token
 		a.NumTokens = int(v) / a.TopK
 	}),
-	"extra_row_bytes": dispatch(func(a *ep.DispatchArgs, v int64) { a.Flat, a.ExtraRowBytes[0] = true, int(v) }),
-	"max_selections":  onCUDA(func(c *cuda.Config, v int64) { c.MaxSelections = int(v) }),
-	"max_experts":     onCUDA(func(c *cuda.Config, v int64) { c.MaxExperts = int(v) }),
+	"extra_row_bytes":  dispatch(func(a *ep.DispatchArgs, v int64) { a.Flat, a.ExtraRowBytes[0] = true, int(v) }),
+	"expert_alignment": expand,
+	"max_selections":   onCUDA(func(c *cuda.Config, v int64) { c.MaxSelections = int(v) }),
+	"max_experts":      onCUDA(func(c *cuda.Config, v int64) { c.MaxExperts = int(v) }),
 
 	"num_threads": create(func(c *node.Config, v int64) { c.Kernels = kernels.Options{Threads: int(v)} }),
 	"prefetch":    create(func(c *node.Config, v int64) { c.Kernels = kernels.Options{Prefetch: int(v)} }),

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"fmt"
+
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
@@ -33,6 +35,19 @@ func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 		}
 	}
 	return nil
+}
+
+// oneWayDiffers is differs for what such an operation's rows are.
+func (p *params) oneWayDiffers(o *params) (name string, mine, theirs any, ok bool) {
+	if p.hidden != o.hidden {
+		return "bytes per row", 2 * p.hidden, 2 * o.hidden, true
+	}
+	for i, what := range [protocol.NumExtras]string{"topk_weights", "extra"} {
+		if a, b := p.extraBytes(i), o.extraBytes(i); a != b {
+			return fmt.Sprintf("bytes per token of %s (0: none)", what), a, b, true
+		}
+	}
+	return "", nil, nil, false
 }
 
 // mostTokens is how many tokens a source of such an operation may have.

@@ -110,6 +110,11 @@ func paramsOf(flags uint64) (p params) {
 	return p
 }
 
+// extraBytes is the width of an extra column.
+func (p *params) extraBytes(i int) uint64 {
+	return p.extra >> (protocol.ExtraBits * i) & protocol.MaxExtraBytes
+}
+
 // shape is what lies in a slab of such an operation.
 func (p *params) shape(ranks int) layout.Shape {
 	s := layout.Shape{
@@ -123,7 +128,7 @@ func (p *params) shape(ranks int) layout.Shape {
 		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(p.topK), 4*int64(p.topK)
 	}
 	for i := range protocol.NumExtras {
-		s.Columns[layout.ColumnExtra+i] = int64(p.extra >> (protocol.ExtraBits * i) & protocol.MaxExtraBytes)
+		s.Columns[layout.ColumnExtra+i] = int64(p.extraBytes(i))
 	}
 	return s
 }
@@ -135,8 +140,8 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "the call", p.use, o.use, true
 	case p.flat != o.flat:
 		return "form", formName(p.flat), formName(o.flat), true
-	case p.use.OneWay() && p.hidden != o.hidden: // M follows from it
-		return "bytes per row", 2 * p.hidden, 2 * o.hidden, true
+	case p.use.OneWay() && (p.hidden != o.hidden || p.extra != o.extra): // M follows from them
+		return p.oneWayDiffers(o)
 	case p.maxTokens != o.maxTokens:
 		return "num_max_tokens_per_rank", p.maxTokens, o.maxTokens, true
 	case p.hidden != o.hidden:
@@ -161,7 +166,7 @@ func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok boo
 		return "num_topk", p.topK, o.topK, true
 	}
 	for i := range protocol.NumExtras {
-		if a, b := p.extra>>(16*i)&protocol.MaxExtraBytes, o.extra>>(16*i)&protocol.MaxExtraBytes; a != b {
+		if a, b := p.extraBytes(i), o.extraBytes(i); a != b {
 			return fmt.Sprintf("bytes per row of extra[%d]", i), a, b, true
 		}
 	}

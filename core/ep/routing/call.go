@@ -101,12 +101,8 @@ const helpFor = 10 * time.Millisecond
 // enter waits until no other call runs, and drives the one that does: its caller may not.
 func (c *Call) enter(limit time.Time) error {
 	for !c.holds.Load() {
-		select {
-		case <-c.gone:
-			return op.ErrCancelled
-		case <-c.g.closed:
-			return ep.ErrByOwner
-		default:
+		if err := c.givenUp(); err != nil {
+			return err
 		}
 		select {
 		case <-c.g.busy:
@@ -120,16 +116,19 @@ func (c *Call) enter(limit time.Time) error {
 		}
 		c.help(limit)
 	}
-	return c.givenUp()
+	return c.givenUp() // those that come later see that it runs, and end it
 }
 
-// givenUp is for a call that has just begun to run: from now on Cancel and Close end it.
+// givenUp says whether Close, which cancels the call that runs, or Cancel has come.
 func (c *Call) givenUp() error {
+	select {
+	case <-c.g.closed:
+		return ep.ErrByOwner
+	default:
+	}
 	select {
 	case <-c.gone:
 		return op.ErrCancelled
-	case <-c.g.closed:
-		return ep.ErrByOwner
 	default:
 		return nil
 	}

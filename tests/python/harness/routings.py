@@ -68,6 +68,10 @@ class Case:
             at = -(-at // alignment) * alignment
         return places, at
 
+    def counted(self, rank: int) -> torch.Tensor:
+        """What a rank says of its selections where it gives no ids."""
+        return torch.arange(self.num_experts, dtype=torch.int32) * (rank + 1)
+
     def values(self, name: str, number: int, *shape: int) -> torch.Tensor:
         """Numbers of a rank that every rank knows: float32."""
         key = (name, number, shape)
@@ -109,7 +113,21 @@ def make(random: np.random.Generator, num_ranks: int, most_tokens: int, hidden: 
             for one in ids:
                 one.remainder_(local).add_(local * (num_ranks - 1))
     hidden = hidden or 8 * int(random.integers(1, 17))
-    return Case(ids, experts, hidden, int(random.integers(1 << 31)))
+    case = Case(ids, experts, hidden, int(random.integers(1 << 31)))
+    if random.integers(4) == 0:  # tokens also go to ranks of which they select no expert
+        case.in_rank = [torch.from_numpy(random.random((len(one), num_ranks)) < 0.3) for one in ids]
+        for source, mask in enumerate(case.in_rank):
+            for token in range(len(mask)):
+                mask[token, sorted({case.owner(int(e)) for e in ids[source][token]} - {-1})] = True
+    return case
+
+
+def without_ids(random: np.random.Generator, num_ranks: int) -> Case:
+    """Tokens that say ranks only."""
+    tokens = [int(random.integers(20)) for _ in range(num_ranks)]
+    ids = [torch.empty((count, 0), dtype=torch.int64) for count in tokens]
+    in_rank = [torch.from_numpy(random.random((count, num_ranks)) < 0.5) for count in tokens]
+    return Case(ids, 2 * num_ranks, 64, int(random.integers(1 << 31)), in_rank)
 
 
 def stack(rows: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -128,7 +146,13 @@ class Made:
     def __init__(self, buffer: moewire.Buffer, case: Case, rank: int, narrow: bool = False) -> None:
         self.buffer, self.case, self.rank = buffer, case, rank
         ids = case.ids[rank].to(torch.int32) if narrow else case.ids[rank].clone()
-        self.routing = buffer.make_routing(ids, case.num_experts, timeout_us=TIMEOUT_US)
+        self.routing = buffer.make_routing(
+            ids if ids.shape[1] else None,
+            case.num_experts,
+            is_token_in_rank=None if case.in_rank is None else case.in_rank[rank],
+            num_tokens_per_expert=case.counted(rank) if not ids.shape[1] else None,
+            timeout_us=TIMEOUT_US,
+        )
         ids.fill_(-7)  # the caller may overwrite it
         self.rows = case.rows_at(rank)
         self.check()
@@ -140,7 +164,11 @@ class Made:
         assert got.num_local_experts == case.num_local and got.nbytes > 0
         ids = [case.local_ids(rank, *row) for row in self.rows]
         flat = [one for row in ids for one in row]
-        assert got.counts == [flat.count(expert) for expert in range(case.num_local)]
+        counts = [flat.count(expert) for expert in range(case.num_local)]
+        if got.num_topk == 0:
+            counts = sum(case.counted(r) for r in range(case.num_ranks)).tolist()
+            counts = counts[rank * case.num_local :][: case.num_local]
+        assert got.counts == counts, (got.counts, counts)
         sources = [source for source, _ in self.rows]
         first = [sum(one < source for one in sources) for source in range(case.num_ranks)]
         assert got.rows_from == [*first, len(self.rows)]
@@ -151,7 +179,7 @@ class Made:
         same(got.recv_topk_idx(), want, "recv_topk_idx")
         tokens = torch.tensor([token for _, token in self.rows], dtype=torch.int32)
         same(got.source_tokens(), tokens, "source_tokens")
-        for alignment in (1, 4):
+        for alignment in (1, 4) if got.num_topk else ():
             places, total = case.expanded(rank, alignment)
             at = torch.full((got.num_rows, got.num_topk), -1, dtype=torch.int32)
             for place, row in places.items():
@@ -205,7 +233,14 @@ class Made:
         for at in places.values():
             assert got.weights[at] == weights[at]
 
-    def gather(self, num_biases: int = 0, dtype: torch.dtype = BF16, out: Any = None) -> None:
+    def gather(
+        self,
+        num_biases: int = 0,
+        dtype: torch.dtype = BF16,
+        out: Any = None,
+        *,
+        bare: bool = False,
+    ) -> None:
         case, rank = self.case, self.rank
         shape = (len(case.ids[rank]), case.hidden)
         y = stack(
@@ -213,11 +248,12 @@ class Made:
         )
         biases = [case.values("bias", rank + 8 * at, *shape).to(dtype) for at in range(num_biases)]
         weights = torch.full((len(self.rows), self.routing.num_topk), float(rank + 1))
+        given = None if bare else weights
         to = None if out is None else torch.full(shape, 7.0, dtype=out)
         got, home = self.buffer.gather(
             self.routing,
             y,
-            topk_weights=weights,
+            topk_weights=given,
             owners_only=bool(num_biases),
             bias=biases,
             out=to,
@@ -234,7 +270,10 @@ class Made:
                 for k, one in enumerate(ids):
                     sent[token, k] += to_rank + 1 if one >= 0 or not num_biases else 0
         same(got, sums.to(out or BF16), "sums")
-        same(home, sent, "weights that came home")
+        if bare:
+            assert home is None
+        else:
+            same(home, sent, "weights that came home")
 
     def gather_expanded(self, alignment: int) -> None:
         case, rank = self.case, self.rank
