@@ -8,6 +8,7 @@
  */
 #include "fuzz_calls.h"
 #include "fuzz_fabric.h"
+#include "fuzz_routing.h"
 #include "fuzz_store.h"
 
 /* Instead of hanging, prints where it was and how to get there again. */
@@ -32,7 +33,8 @@ static const struct {
 	{"connect", call_connect}, {"epoch", call_epoch}, {"constant", call_constant},
 	{"fabric", call_fabric}, {"region", call_region}, {"post", call_post}, {"post", call_post},
 	{"transfer", call_transfer}, {"fabric_create", call_fabric_create},
-	{"store", call_store}, {"store", call_store},
+	{"store", call_store}, {"store", call_store}, {"routing", call_routing}, {"routing", call_routing},
+	{"routing", call_routing},
 };
 
 /* A failing call has left its own text, not this one, which an earlier call left. */
@@ -84,7 +86,9 @@ static void check_lone(void)
 	}
 	mw_dispatch_result_t r = {.size = sizeof r};
 	mw_status_t status = plain_dispatch(&r, x, topk);
-	if (status == MW_ERR_UPDATING || status == MW_ERR_CLOSED || status == MW_ERR_INVALID_ARGUMENT) {
+	/* PEER_LOST: a call of a routing was given up. */
+	if (status == MW_ERR_UPDATING || status == MW_ERR_CLOSED || status == MW_ERR_INVALID_ARGUMENT ||
+	    status == MW_ERR_PEER_LOST) {
 		unsigned char bytes[1024];
 		STATUS(MW_OK, mw_buffer_update(lone));
 		mw_bytes_t all = {ADDRESS(bytes), metadata_of(lone, bytes)};

@@ -124,6 +124,7 @@ PROGRAMS = [
     "flat.c",
     "held.c",
     "late.c",
+    "routing.c",
     "store.c",
     "pre_reduce.c",
     "threads.c",
