@@ -29,7 +29,9 @@
  * cancelled, or closed before its end, fails on the other ranks likewise. In each of these
  * cases, this rank leaves its epoch: later calls on the buffer return an error until
  * mw_buffer_update. MW_ERR_PEER_MISMATCH says which argument ranks disagree on.
- * A call with bad arguments (MW_ERR_INVALID_ARGUMENT) has not begun: it may be repeated.
+ * A call with bad arguments (MW_ERR_INVALID_ARGUMENT) has not begun: it may be repeated. So
+ * may one that returns MW_ERR_BUSY, because a handle of a dispatch on the buffer was
+ * neither combined nor released: rows go through all slots.
  *
  * Only on the CPU so far: a buffer on CUDA returns MW_ERR_NOT_SUPPORTED.
  */

@@ -39,6 +39,13 @@ func Held(num, numSlots int, op uint64) error {
 		ErrHeld, num, numSlots, op)
 }
 
+// HeldOneWay is what a call in rounds of one-way operations gets while num operations are live and
+// were never combined, operation op among them: the rounds go through all slots.
+func HeldOneWay(num int, op uint64) error {
+	return fmt.Errorf("%w: %d operations are in flight and held, and a routing, a scatter or a gather needs all slots: combine or release them, operation %d first",
+		ErrHeld, num, op)
+}
+
 // InRange is ErrInvalid for a number out of its range.
 func InRange(r limits.Range, v int) error {
 	if err := r.Check(int64(v)); err != nil {

@@ -156,14 +156,11 @@ var layers = []layer{
 		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/telemetry",
 		"core/group/domain", "core/device", "core/internal/safego",
 	}},
-	{"core/ep/routing", []string{"core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/device"}},
+	{"core/ep/routing", []string{"core/group/membership", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op", "core/device"}},
 	{"core/ep/cuda", []string{
 		"core/group/rankset", "core/group/membership", "core/ep", "core/ep/suspicion", "core/ep/layout", "core/ep/protocol", "core/limits",
 		"core/group/domain", "core/group/cudaipc", "core/group/proxy", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
-
-	// Routings over either engine, which it sees by an interface.
-	{"core/ep/routing", []string{"core/device", "core/ep", "core/ep/layout", "core/ep/protocol", "core/limits", "core/op"}},
 
 	// Puts a rank together: a configuration becomes a group and an engine.
 	{"core/node", []string{

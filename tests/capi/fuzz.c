@@ -86,9 +86,9 @@ static void check_lone(void)
 	}
 	mw_dispatch_result_t r = {.size = sizeof r};
 	mw_status_t status = plain_dispatch(&r, x, topk);
-	/* PEER_LOST: a call of a routing was given up. */
+	/* PEER_LOST, BUSY: a call of a routing was given up, or found a slot held between its rounds. */
 	if (status == MW_ERR_UPDATING || status == MW_ERR_CLOSED || status == MW_ERR_INVALID_ARGUMENT ||
-	    status == MW_ERR_PEER_LOST) {
+	    status == MW_ERR_PEER_LOST || status == MW_ERR_BUSY) {
 		unsigned char bytes[1024];
 		STATUS(MW_OK, mw_buffer_update(lone));
 		mw_bytes_t all = {ADDRESS(bytes), metadata_of(lone, bytes)};

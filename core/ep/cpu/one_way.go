@@ -58,6 +58,18 @@ func (p *params) mostTokens() uint64 {
 	return p.maxTokens
 }
 
+// NoneHeld returns ep.ErrHeld while a caller holds an operation that was never combined.
+func (b *Buffer) NoneHeld() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for j := range b.slots {
+		if s := &b.slots[j]; s.held() {
+			return ep.HeldOneWay(b.numHeld(), s.op)
+		}
+	}
+	return nil
+}
+
 // LeaveEpoch ends this rank's part in its epoch, for a caller whose exchange of several
 // operations cannot go on: a rank that waits for its next one goes on without it. Calls return
 // why until an update.

@@ -83,6 +83,11 @@ func (c *Call) drive(limit time.Time) error {
 	if err := c.enter(limit); err != nil {
 		return err
 	}
+	if c.done == 0 && !c.steps[0].begun { // later this would end the epoch
+		if err := c.g.engine.NoneHeld(); err != nil {
+			return err
+		}
+	}
 	for len(c.steps) > 0 {
 		if err := c.steps[0].drive(limit); err != nil {
 			if err != ep.ErrInProgress && !errors.Is(err, ep.ErrMismatch) && c.done > 0 {

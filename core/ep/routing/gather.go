@@ -132,10 +132,6 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 		c.sendSums(p, a)
 		return
 	}
-	if c.NumRows() > a.MaxTokens*c.ranks {
-		c.sendPart(p, a)
-		return
-	}
 	n := c.NumRows()
 	c.g.to = resize(c.g.to, n)
 	fill(c.g.to, -1)
@@ -151,23 +147,6 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 }
 
 func (c *gather) rowBytes() int { return int(c.args.RowType.RowBytes(int64(c.args.Hidden))) }
-
-// sendPart gives a round a copy of its rows: an operation takes fewer than there are.
-func (c *gather) sendPart(p piece, a *ep.DispatchArgs) {
-	g, row := c.g, c.rowBytes()
-	g.to, g.weightBytes, g.rows = g.to[:0], g.weightBytes[:0], g.rows[:0]
-	for r := range c.ranks {
-		begin, end := c.receives(r, p)
-		g.rows = append(g.rows, c.args.X[begin*row:end*row]...)
-		for range end - begin {
-			g.to = append(g.to, int64(r))
-		}
-		if c.args.WithWeights {
-			g.weightBytes = c.weightsOf(g.weightBytes, begin, end)
-		}
-	}
-	a.X, a.TopkIdx, a.NumTokens, a.TopK, a.Extra[columnWeights] = g.rows, g.to, len(g.to), 1, g.weightBytes
-}
 
 // sendSums adds up the expanded rows of each token, and gives a round the sums.
 func (c *gather) sendSums(p piece, a *ep.DispatchArgs) {

@@ -19,6 +19,8 @@ type Engine interface {
 	NumRanks() int
 	// Epoch is the epoch that this rank has joined.
 	Epoch() membership.Epoch
+	// NoneHeld returns ep.ErrHeld while a caller holds a slot.
+	NoneHeld() error
 	// OneWayTokens is M of one-way operations with such rows.
 	OneWayTokens(hidden int, extraRowBytes [protocol.NumExtras]int) (int, error)
 	// Dispatch returns no pending operation, not a nil one of some type, when there is none.

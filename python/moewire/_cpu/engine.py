@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from ctypes import Structure
 from typing import Any
@@ -148,7 +149,11 @@ class Cpu(Engine):
     def collective(
         self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]
     ) -> None:
-        start(self, function, args, _DONE, borrowed)
+        try:
+            start(self, function, args, _DONE, borrowed)
+        except BusyError:
+            gc.collect()  # a handle that only a cycle of objects keeps is garbage
+            start(self, function, args, _DONE, borrowed)
 
     def combine_view(self, handle: Handle | FlatHandle, timeout_us: int) -> torch.Tensor:
         address = self.combine_buffer(handle._id, timeout_us)

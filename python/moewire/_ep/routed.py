@@ -72,6 +72,8 @@ class RoutedCalls:
             PeerLostError: a rank died, or was later than ``timeout_us``; the text names it. This
                 rank has left its epoch: calls fail until ``update_ep_member``. So it has if the
                 call was interrupted (Ctrl-C), and the other ranks get this error then.
+            BusyError: a handle of this buffer is held that was neither combined nor released.
+                Nothing has happened.
             NotSupportedError: the buffer is on CUDA.
             ClosedError, FencedError, UpdatingError: as for ``dispatch``.
         """

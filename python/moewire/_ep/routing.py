@@ -25,8 +25,8 @@ class Routing:
     """Which tokens of this rank go to which ranks, and which rows come; from ``make_routing``.
 
     It is ordinary memory, holds no slot, and may be used as often as the group's epoch lasts, in
-    any order, also interleaved with other routings and with ``dispatch``. It is freed when it is
-    dropped. It may be read even when its buffer is closed. Any thread may use it.
+    any order, also interleaved with other routings, and with dispatches of which no handle is held
+    meanwhile. It is freed when it is dropped. It may be read even when its buffer is closed. Any thread may use it.
 
     Notation: that of ``Buffer``. N rows come to this rank, in order of their source ranks and,
     within one, of their tokens.
