@@ -134,7 +134,7 @@ typedef struct {
 	uint32_t extra_row_bytes;   /* 0: no extra tensor; at most MW_MAX_EXTRA_BYTES; the same on every
 	                               rank */
 	uint32_t reserved;          /* 0 */
-	int64_t expert_alignment;   /* EXPANDED: 1 to 65536; else 0 */
+	int64_t expert_alignment;   /* EXPANDED: at least 1, at most 65536; else 0 */
 	int64_t timeout_us;         /* as for mw_routing_create */
 	int64_t slice_us;
 } mw_scatter_args_t;
@@ -168,7 +168,7 @@ typedef struct {
 	uint64_t topk_weights;        /* WEIGHTS: float32 [N, K]; EXPANDED: [rows]; else 0 */
 	uint64_t out_weights;         /* WEIGHTS: out float32 [T, K]; else 0 */
 	uint64_t bias[MW_MAX_BIASES]; /* the type of x [T, H]; 0: none */
-	int64_t expert_alignment;     /* EXPANDED: 1 to 65536; else 0 */
+	int64_t expert_alignment;     /* EXPANDED: at least 1, at most 65536; else 0 */
 	int64_t timeout_us;           /* as for mw_routing_create */
 	int64_t slice_us;
 } mw_gather_args_t;

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from moewire import Buffer, errors
 from moewire import _abi as abi
@@ -107,6 +108,43 @@ def _dispatch(**fields: Any) -> str:
         return library().error_text()
 
 
+@contextmanager
+def _routed() -> Iterator[tuple[abi.mw_buffer_t, abi.mw_routing_t]]:
+    """With a routing of no tokens."""
+    lib, made, op = library(), abi.mw_routing_t(), abi.mw_op_t()
+    args = abi.mw_routing_args_t(
+        size=abi.SIZE_OF[abi.mw_routing_args_t],
+        num_topk=1,
+        num_experts=1,
+        timeout_us=-1,
+        slice_us=-1,
+    )
+    with _connected() as buffer:
+        lib.check(lib.routing_create(buffer, args, made, op))
+        yield buffer, made
+        lib.check(lib.routing_close(made))
+
+
+def _num_rows(alignment: int) -> str:
+    with _routed() as (_, routing):
+        status = library().routing_num_rows(routing, alignment, ctypes.c_int64())
+        return library().error_text() if status else ""
+
+
+def _scatter(flags: int) -> str:
+    args = abi.mw_scatter_args_t(size=abi.SIZE_OF[abi.mw_scatter_args_t], flags=flags)
+    with _routed() as (buffer, args.routing):
+        assert library().buffer_scatter(buffer, args, abi.mw_op_t()) < 0
+        return library().error_text()
+
+
+def _gather(flags: int) -> str:
+    args = abi.mw_gather_args_t(size=abi.SIZE_OF[abi.mw_gather_args_t], flags=flags)
+    with _routed() as (buffer, args.routing):
+        assert library().buffer_gather(buffer, args, abi.mw_op_t()) < 0
+        return library().error_text()
+
+
 def _fabric(**fields: int) -> str:
     kept_keys, keys = _text(_KEYS)
     kept_listen, listen = _text(b"127.0.0.1:0")
@@ -153,6 +191,7 @@ IN_C: dict[str, Entrance] = {
     "num_topk": _field(_dispatch, "num_topk"),
     "num_tokens": lambda v: _dispatch(num_tokens=v, num_max_tokens_per_rank=(1 << 31) - 1),
     "extra_row_bytes": _column,
+    "expert_alignment": _num_rows,
     "timeout_us": _field(_dispatch, "timeout_us"),
 }
 NOT_IN_C = {
@@ -189,6 +228,12 @@ def _buffer(**arguments: Any) -> str:
     return _told(lambda: Buffer.from_exchange(lambda own: [own], 0, 1, **arguments))
 
 
+def _python_num_rows(alignment: int) -> str:
+    with Buffer.from_exchange(lambda own: [own], 0, 1) as buffer:
+        routing = buffer.make_routing(torch.zeros((0, 1), dtype=torch.int64), 1)
+        return _told(lambda: routing.num_expanded_rows(alignment))
+
+
 def _python_fabric(**arguments: Any) -> str:
     return _told(lambda: Fabric(keys=_KEYS.decode(), listen="127.0.0.1:0", **arguments))
 
@@ -209,6 +254,7 @@ IN_PYTHON: dict[str, Entrance] = {
     "num_experts per rank": _field(_python_hint, "num_experts"),
     "num_topk": _field(_flat_hint, "num_topk"),
     "extra_row_bytes": lambda v: _flat_hint(extra_row_bytes=[v]),
+    "expert_alignment": _python_num_rows,
     "device_ordinal": lambda v: _told(lambda: device.parsed(f"cuda:{v}")),
 }
 NOT_IN_PYTHON = {**NOT_IN_C, "num_tokens": "a dispatch has no more than M"}
@@ -285,6 +331,8 @@ FLAGS: dict[str, tuple[Entrance, tuple[str, ...]]] = {
     "config": (_field(_create, "flags"), ("MW_CONFIG_",)),
     "shape": (_field(_hint, "flags"), ("MW_SHAPE_",)),
     "dispatch": (_field(_dispatch, "flags"), ("MW_DISPATCH_", "MW_TOPK_")),
+    "scatter": (_scatter, ("MW_SCATTER_",)),
+    "gather": (_gather, ("MW_GATHER_",)),
     "fabric": (_field(_fabric, "flags"), ("MW_FABRIC_",)),
 }
 
@@ -309,12 +357,19 @@ _SPAN = re.compile(r"[\d,]+ to ([\d,]+)")
 def test_headers_say_the_table() -> None:
     """What the comment of a field says of the largest number."""
     found = {}
-    for header in ("moewire.h", "moewire_fabric.h"):
+    for header in ("moewire.h", "moewire_fabric.h", "moewire_routing.h"):
         text = (ROOT / "capi" / "include" / header).read_text()
         for name, comment in _FIELD.findall(text):
             for most in _AT_MOST.findall(comment) if name in abi.LIMITS else ():
                 found[name] = int(most)
-    assert {"num_slots", "num_threads", "prefetch", "spin_us", "send_depth"} <= found.keys()
+    assert {
+        "num_slots",
+        "num_threads",
+        "prefetch",
+        "spin_us",
+        "send_depth",
+        "expert_alignment",
+    } <= found.keys()
     assert found == {name: abi.LIMITS[name][1] for name in found}
 
 

@@ -26,7 +26,8 @@ class Routing:
 
     It is ordinary memory, holds no slot, and may be used as often as the group's epoch lasts, in
     any order, also interleaved with other routings, and with dispatches of which no handle is held
-    meanwhile. It is freed when it is dropped. It may be read even when its buffer is closed. Any thread may use it.
+    meanwhile. It is freed when it is dropped. It may be read even when its buffer is closed. Any
+    thread may use it.
 
     Notation: that of ``Buffer``. N rows come to this rank, in order of their source ranks and,
     within one, of their tokens.

@@ -25,6 +25,9 @@ class Case:
     in_rank: list[torch.Tensor] | None = None  # bool [T, R]
     cache: dict[Any, torch.Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.listed: list[list[list[int]]] = [one.tolist() for one in self.ids]
+
     @property
     def num_ranks(self) -> int:
         return len(self.ids)
@@ -40,7 +43,7 @@ class Case:
         """The ranks that a token goes to, ascending."""
         if self.in_rank is not None:
             return [int(rank) for rank in self.in_rank[source][token].nonzero()]
-        return sorted({self.owner(int(one)) for one in self.ids[source][token]} - {-1})
+        return sorted({self.owner(one) for one in self.listed[source][token]} - {-1})
 
     def rows_at(self, rank: int) -> list[tuple[int, int]]:
         """Source and token of each row."""
@@ -52,7 +55,7 @@ class Case:
         ]
 
     def local_ids(self, rank: int, source: int, token: int) -> list[int]:
-        ids = [int(one) for one in self.ids[source][token]]
+        ids = self.listed[source][token]
         return [one - rank * self.num_local if self.owner(one) == rank else -1 for one in ids]
 
     def expanded(self, rank: int, alignment: int) -> tuple[dict[tuple[int, int], int], int]:
