@@ -50,7 +50,8 @@ class DeadlineError(MoewireError, TimeoutError):
 
 
 class PeerLostError(MoewireError, RuntimeError):
-    """A peer died during a rendezvous, or (DeepEP's interface) is missing from a result."""
+    """A peer died during a rendezvous, a routing's call lacks it, or (DeepEP's interface) a result
+    does."""
 
     status = -6
 
