@@ -2,6 +2,7 @@ package node
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,6 +93,32 @@ func TestRoutingsEnd(t *testing.T) {
 	}
 	require.ErrorIs(t, err, ep.ErrLost)
 	require.NoError(t, pair[1].Close())
+}
+
+// TestCloseDuringScatters: a goroutine that copies rows out of a slab does so until it is told.
+func TestCloseDuringScatters(t *testing.T) {
+	const tokens = 2000
+	for n := range 20 {
+		pair := newPair(t)
+		require.Equal(t, [2]error{}, connectPair(pair, soon))
+		closed := make(chan error, 1)
+		time.AfterFunc(time.Duration(n)*time.Millisecond, func() { closed <- pair[0].Close() })
+		var errs [2]error
+		both(t, func(rank int) (none struct{}, _ error) {
+			r, _, err := routeAll(pair[rank], tokens)
+			x, out := make([]byte, tokens*1024), make([]byte, 2*tokens*1024)
+			for err == nil {
+				_, err = pair[rank].Scatter(r, &routing.ScatterArgs{X: x, RowBytes: 1024, Out: out, Timeout: soon}, -1)
+			}
+			errs[rank] = err
+			return none, nil
+		})
+		require.ErrorIs(t, errs[0], ep.ErrClosed)
+		require.ErrorIs(t, errs[1], ep.ErrLost)
+		require.NoError(t, <-closed)
+		require.Nil(t, pair[0].engine.(*onCPU).routings.group)
+		require.NoError(t, pair[1].Close())
+	}
 }
 
 // TestNoRoutingsOnCUDA: a buffer there says what it lacks.
