@@ -7,6 +7,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // exchange is a number of one-way operations, one after another. Every rank makes the same
@@ -18,7 +19,7 @@ type exchange struct {
 	extra   [protocol.NumExtras]int
 	experts int // E of the operations; R if it means nothing
 	timeout time.Duration
-	epoch   uint16 // of its routing
+	epoch   membership.Epoch // of its routing
 	// prepare is called once, before the first round, and says how many there are.
 	prepare func(m int) (rounds int, err error)
 	// send sets X, TopkIdx, NumTokens, TopK and Extra of a round.

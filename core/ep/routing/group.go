@@ -79,7 +79,7 @@ func (g *Group) Close() {
 }
 
 // inEpoch refuses what was made in another epoch.
-func (g *Group) inEpoch(epoch uint16) error {
+func (g *Group) inEpoch(epoch membership.Epoch) error {
 	if now := g.engine.Epoch(); now != epoch {
 		return fmt.Errorf("%w: the routing is of epoch %d, and the group is in epoch %d: make a new one", ep.ErrStaleHandle, epoch, now)
 	}
