@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._base import needs_torch  # noqa: F401, isort: skip
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -111,9 +112,14 @@ class EventOverlap:
     ) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
+        self.hook_after_wait: Callable[[], object] | None = None
+        self._releases = False
 
-    def current_stream_wait(self) -> None:
-        """Waits for the operation.
+    def current_stream_wait(self, release_handle: bool = False) -> None:
+        """Waits for the operation, and then calls the hook, if one is registered.
+
+        Args:
+            release_handle: sets ``event`` to None, which drops what it keeps alive.
 
         Raises:
             NoEventError: ``event`` is None.
@@ -122,13 +128,44 @@ class EventOverlap:
         if self.event is None:
             raise NoEventError("event: None given, because async_finish was False")
         self.event.current_stream_wait()
+        hook, self.hook_after_wait = self.hook_after_wait, None
+        if hook is not None:
+            hook()
+        if release_handle:
+            self.event = None
+
+    def register_hook_after_wait(self, hook_after_wait: Callable[[], object]) -> None:
+        """Lets the next wait call a function, once.
+
+        Args:
+            hook_after_wait: the function, without arguments.
+
+        Raises:
+            InvalidArgument: one is registered already.
+        """
+        if self.hook_after_wait is not None:
+            raise check.refuse("hook_after_wait", "a second one", "one at a time")
+        self.hook_after_wait = hook_after_wait
+
+    def __call__(self, release_handle: bool = False) -> EventOverlap:
+        """Says how the context that is about to begin ends.
+
+        Args:
+            release_handle: as for ``current_stream_wait``.
+
+        Returns:
+            This object, for ``with``.
+        """
+        self._releases = release_handle
+        return self
 
     def __enter__(self) -> EventOverlap:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        releases, self._releases = self._releases, False
         if self.event is not None:
-            self.event.current_stream_wait()
+            self.current_stream_wait(releases)
 
 
 class How(NamedTuple):
