@@ -142,7 +142,7 @@ def test_alias(environment: Environment, tmp_path: Path, library: str, kind: str
 def test_doctor(environment: Environment) -> None:
     report = json.loads(run(moewire("doctor", "--json"), environment))
     library = report["library"]
-    assert report["moewire"] == library["version"] and library["abi_version"] == 11
+    assert report["moewire"] == library["version"] and library["abi_version"] == 12
     assert library["vector_width"] in library["vector_widths"]
     assert library["transports"]["shm"]["available"] and library["devices"]["cpu"]["available"]
     for kind in (*library["transports"].values(), *library["devices"].values()):
@@ -176,4 +176,4 @@ def test_version(environment: Environment) -> None:
 
 def test_without_torch_the_error_says_what_to_install(environment: Environment) -> None:
     output = run(python(str(PROGRAMS / "without_torch.py")), environment)
-    assert output == "without torch: ok 10\n"
+    assert output == "without torch: ok 12\n"
