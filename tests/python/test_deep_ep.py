@@ -92,6 +92,28 @@ def test_called_like_sglang(team: Team, size: int) -> None:
     team.run(size, clients.like_sglang)
 
 
+def test_a_wait_calls_its_hook_once_and_may_drop_the_event() -> None:
+    from moewire import InvalidArgument
+    from moewire.deep_ep.utils import EventHandle, EventOverlap
+
+    calls: list[int] = []
+    event = EventOverlap(EventHandle())
+    event.register_hook_after_wait(lambda: calls.append(1))
+    with pytest.raises(InvalidArgument, match="one at a time"):
+        event.register_hook_after_wait(lambda: calls.append(2))
+    event.current_stream_wait()
+    event.current_stream_wait()
+    assert calls == [1] and event.event is not None
+    with event:
+        pass
+    assert event.event is not None
+    with event(release_handle=True) as inside:
+        assert inside is event and event.event is not None
+    assert event.event is None
+    with event, pytest.raises(AssertionError):
+        event.current_stream_wait()
+
+
 @pytest.mark.parametrize("enabled", [False, True], ids=["no mask", "mask"])
 def test_a_lost_rank_is_an_error_where_no_mask_can_tell(enabled: bool) -> None:
     """The core clears an entry while the hook runs."""

@@ -25,6 +25,8 @@ class Alias:
     names: tuple[str, ...]
     # Names that clients look for and the target refuses, with the reason.
     refused: tuple[str, ...] = ()
+    # Modules inside it.
+    parts: tuple[Alias, ...] = ()
 
     def install(self) -> None:
         """Puts the module in place of the other library's, in this process. Idempotent.
@@ -48,6 +50,8 @@ class Alias:
         sys.modules[self.name] = module
         if package is not None:
             setattr(package, leaf, module)
+        for part in self.parts:
+            part._install()
 
 
 class _Module(ModuleType):

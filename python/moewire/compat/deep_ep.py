@@ -1,9 +1,10 @@
-"""Lets code that imports DeepEP use Moewire, unchanged: the low-latency mode.
+"""Lets code that imports DeepEP use Moewire, unchanged: its ``Buffer``, both modes.
 
     import moewire.compat.deep_ep
     moewire.compat.deep_ep.install()
 
     from deep_ep import Buffer, EventOverlap   # those of moewire.deep_ep
+    from deep_ep.utils import EventHandle
 
 If ``deep_ep`` is installed, this hides all of it in this process.
 """
@@ -17,6 +18,7 @@ _ALIAS = Alias(
     "moewire.deep_ep",
     ("Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t", "__version__"),
     refused=("ElasticBuffer", "EPHandle"),
+    parts=(Alias("deep_ep.utils", "moewire.deep_ep.utils", ("EventHandle", "EventOverlap")),),
 )
 
 install = _ALIAS.install

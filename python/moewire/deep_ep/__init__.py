@@ -1,4 +1,4 @@
-"""DeepEP's low-latency interface on Moewire: its names, arguments and results.
+"""DeepEP's ``Buffer`` on Moewire: its names, arguments and results.
 
 ``docs/deep_ep.md`` says what differs. To run code that imports ``deep_ep`` itself, see
 ``moewire.compat.deep_ep``.
@@ -26,7 +26,7 @@ topk_idx_t = torch.int64
 def __getattr__(name: str) -> NoReturn:
     if name in ("ElasticBuffer", "EPHandle"):
         raise AttributeError(
-            f"moewire.deep_ep has no {name}: of DeepEP it has the low-latency interface, "
-            "Buffer.low_latency_dispatch and low_latency_combine"
+            f"moewire.deep_ep has no {name}: of DeepEP it has Buffer alone, with its "
+            "low-latency mode (low_latency_dispatch) and its normal mode (dispatch)"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""DeepEP's ``Buffer``, low-latency mode."""
+"""DeepEP's ``Buffer``: its construction, and the low-latency mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Upstream has no deadline per call, but fails after 2e11 clock cycles, which is about as long.
 TIMEOUT_US = 100_000_000
-# A buffer on CUDA needs a size. In the normal mode every call is refused, so none uses the memory.
+# A buffer on CUDA needs a size. Without the low-latency mode every call there is refused, so none
+# uses the memory.
 _NORMAL_BYTES = 4 << 20
 
 
@@ -44,10 +45,11 @@ class Buffer(NormalMode):
 
     Args:
         group: any ``torch.distributed`` process group; gloo will do.
-        num_nvl_bytes: accepted; it belongs to the normal mode.
+        num_nvl_bytes: kept for clients that compare it with a hint; nothing is allocated for it.
         num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch
-            (on CUDA refused with low_latency_mode).
-        low_latency_mode: must be True for the low-latency methods, as upstream.
+            (on CUDA refused with low_latency_mode). Without low_latency_mode it is only kept.
+        low_latency_mode: must be True for the low-latency methods, as upstream. The methods of
+            the normal mode are there in either case.
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: accepted; there are no
             queue pairs and no NVLink.
         explicitly_destroy: allows ``destroy()``. Without it, dropping the buffer leaves the group.
@@ -93,12 +95,7 @@ class Buffer(NormalMode):
         self.num_nvl_bytes = check.limited("num_nvl_bytes", num_nvl_bytes, "num_bytes")
         self.num_rdma_bytes = check.limited("num_rdma_bytes", num_rdma_bytes, "num_bytes")
         device = torch_cuda.chosen(device)
-        num_bytes = self.num_rdma_bytes
-        if low_latency_mode:
-            hint = "get_low_latency_rdma_size_hint"
-            _gpu_config.refuse_unsized(device, "num_rdma_bytes", num_bytes, hint)
-        elif not num_bytes and _gpu_config.parsed(device)[0] == "cuda":
-            num_bytes = _NORMAL_BYTES
+        num_bytes = self._num_bytes(device, bool(low_latency_mode))
         self._buffer = _Core(group, num_bytes, device=device)
         self.runtime: Runtime | None = self._buffer.runtime
         self._place = self.runtime.place
@@ -110,6 +107,14 @@ class Buffer(NormalMode):
         self.enable_shrink = bool(enable_shrink)
         self.timeout_us = TIMEOUT_US
         self._mask = mask_of(self._buffer, self.enable_shrink)
+
+    def _num_bytes(self, device: str | torch.device | None, low_latency: bool) -> int:
+        """The size of the workspace. Rows of the normal mode go in rounds: any size will do."""
+        if low_latency:
+            hint = "get_low_latency_rdma_size_hint"
+            _gpu_config.refuse_unsized(device, "num_rdma_bytes", self.num_rdma_bytes, hint)
+            return self.num_rdma_bytes
+        return _NORMAL_BYTES if _gpu_config.parsed(device)[0] == "cuda" else 0
 
     @staticmethod
     def get_low_latency_rdma_size_hint(

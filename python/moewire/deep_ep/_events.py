@@ -104,6 +104,27 @@ class _Watched:
             self._finish()
 
 
+def begin(
+    previous_event: EventOverlap | None, async_finish: bool, allocate_on_comm_stream: bool
+) -> None:
+    """Waits for what a call of the normal mode comes after, if it may come."""
+    both = previous_event is not None and check.boolean("async_finish", async_finish)
+    if check.boolean("allocate_on_comm_stream", allocate_on_comm_stream) and not both:
+        allowed = "with previous_event and async_finish only"
+        raise check.refuse("allocate_on_comm_stream", "True", allowed)
+    if previous_event is None:
+        return
+    if not isinstance(previous_event, EventOverlap):
+        raise check.refuse("previous_event", type(previous_event).__name__, "an EventOverlap")
+    if previous_event.event is not None:
+        previous_event.event.current_stream_wait()
+
+
+def ended(async_finish: bool) -> EventOverlap:
+    """The event of a call of the normal mode, all of whose work is done."""
+    return EventOverlap(EventHandle() if async_finish else None)
+
+
 def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place) -> None:
     """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
     if stats is not None:

@@ -61,6 +61,12 @@ def deep_ep() -> None:
     assert Buffer is ours.Buffer and Config is ours.Config and EventHandle is ours.EventHandle
     assert EventOverlap is moewire.EventOverlap and topk_idx_t is torch.int64
     assert leaf.__version__ == moewire.__version__
+    import deep_ep.utils
+    from deep_ep.utils import EventHandle as Handle
+    from deep_ep.utils import EventOverlap as Overlap
+
+    assert Handle is EventHandle and Overlap is EventOverlap and leaf.utils is deep_ep.utils
+    assert importlib.util.find_spec("deep_ep.utils") is not None
     names: dict[str, object] = {}
     exec("from deep_ep import *", names)
     assert names["Buffer"] is Buffer and "ElasticBuffer" not in names

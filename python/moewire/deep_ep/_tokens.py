@@ -1,0 +1,69 @@
+"""What a dispatch sends of each token, and what it receives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from .. import _abi as abi
+from .._base import check
+from .._base.place import Place
+
+# Rows, or rows of one byte per element with their scales.
+Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+_ROW_MULTIPLE = 2 * abi.ROW_MULTIPLE  # in bytes
+_MOST_ROW_BYTES = 2 * abi.LIMITS["hidden"][1]
+
+
+class Tokens(NamedTuple):
+    """``x`` [T, H] of any dtype; ``scales`` [T, S] of 4-byte elements, contiguous, or None."""
+
+    x: torch.Tensor
+    scales: torch.Tensor | None
+
+    def with_rows(self, x: torch.Tensor, scales: torch.Tensor | None) -> Rows:
+        """What is received in the form of what was sent."""
+        return x if scales is None else (x, scales)
+
+
+def tokens_of(x: Rows, place: Place) -> Tokens:
+    """Checks the argument ``x`` of a dispatch."""
+    if not isinstance(x, (tuple, list)):
+        return Tokens(_rows("x", x, place), None)
+    if len(x) != 2:
+        raise check.refuse("x", f"{len(x)} tensors", "a tensor, or (x, scales)")
+    rows = _rows("x[0]", x[0], place)
+    if rows.element_size() != 1:
+        raise check.refuse("x[0]", f"dtype {rows.dtype}", "1 byte per element, with scales")
+    return Tokens(rows, _scales("x[1]", x[1], len(rows), place))
+
+
+def _rows(name: str, x: torch.Tensor, place: Place) -> torch.Tensor:
+    check.tensor(name, x, getattr(x, "dtype", torch.bfloat16), (None, None), place)
+    num_bytes = x.shape[1] * x.element_size()
+    if not num_bytes or num_bytes % _ROW_MULTIPLE or num_bytes > _MOST_ROW_BYTES:
+        allowed = f"a multiple of {_ROW_MULTIPLE} bytes up to {_MOST_ROW_BYTES}"
+        raise check.refuse(name, f"rows of {num_bytes} bytes", allowed)
+    return x
+
+
+def _scales(name: str, scales: torch.Tensor, num_tokens: int, place: Place) -> torch.Tensor:
+    dtypes = torch.float32, torch.int32
+    dtype = getattr(scales, "dtype", None)
+    dtype = dtype if dtype in dtypes else dtypes[0]
+    if isinstance(scales, torch.Tensor) and scales.layout is torch.strided:
+        scales = scales.contiguous()  # clients pass them column by column
+    check.tensor(name, scales, dtype, (num_tokens, None), place, dtypes)
+    check.extra_row_bytes(name, scales.shape[1] * scales.element_size())
+    return scales
+
+
+def padded(rows: torch.Tensor, num_rows: int, place: Place) -> torch.Tensor:
+    """The same rows at the beginning of so many; what follows is not initialised."""
+    if len(rows) == num_rows:
+        return rows
+    whole = place.empty((num_rows, *rows.shape[1:]), rows.dtype)
+    whole[: len(rows)] = rows
+    return whole
