@@ -156,3 +156,23 @@ def rows_received(got: Any, local: int) -> list[bytes]:
         )
         for row in range(count)
     )
+
+
+def run_prompt_experts(got: Any, dispatcher: Any) -> torch.Tensor:
+    """Its own in the normal mode's layout: each row's outputs, weighted and summed; bf16 [N, H]."""
+    first = first_expert(dispatcher)
+    outputs = torch.zeros(got.hidden_states.shape, dtype=torch.bfloat16)
+    for at, row in enumerate(got.hidden_states.unsqueeze(1)):
+        ids, weights = got.topk_ids[at].tolist(), got.topk_weights[at]
+        outputs[at] = reference.weighted(
+            [first + one if one >= 0 else -1 for one in ids], weights, row
+        )
+    return outputs
+
+
+def prompt_rows(got: Any) -> list[bytes]:
+    """The bytes of the rows with their local ids, in order."""
+    return [
+        reference.row_bytes(row, False) + bytes(str(ids), "ascii")
+        for row, ids in zip(got.hidden_states.unsqueeze(1), got.topk_ids.tolist(), strict=True)
+    ]

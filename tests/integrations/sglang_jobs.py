@@ -198,21 +198,33 @@ def refused(backend: str) -> str:
     return "nothing"
 
 
-def prefill(deep_gemm: bool) -> str:
-    """The outcome of DeepEP's normal mode, which SGLang's default uses for prompts."""
+def prompts_and_tokens(num_layers: int) -> dict[str, Any]:
+    """SGLang's default: the normal mode for prompts, the low-latency mode else, on one buffer."""
     from sglang.srt.layers import deep_gemm_wrapper
     from sglang.srt.runtime_context import get_forward
 
-    deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM = deep_gemm
+    deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM = True  # without it SGLang does not combine prompts
     group, experts = _begin()
-    get_forward().set("is_extend_in_batch", True)
-    one = client.make_dispatcher("deepep", group, experts, mode="auto")
-    own = reference.batch(1, dist.get_rank(), experts)
-    try:
-        one.dispatch(hidden_states=own.x, topk_output=own.routing())
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
+    wrong, counts = [], []
+    for number in range(num_layers):
+        batches = _batches(number, experts)
+        own = batches[dist.get_rank()]
+        one = client.make_dispatcher("deepep", group, experts, dtype="bf16", mode="auto")
+        get_forward().set("is_extend_in_batch", True)
+        got = one.dispatch(hidden_states=own.x.clone(), topk_output=own.routing())
+        counts.append(got.num_recv_tokens_per_expert)
+        if client.prompt_rows(got) != reference.prompt_rows(
+            dist.get_rank(), batches, LOCAL_EXPERTS
+        ):
+            wrong.append(f"layer {number}: rows of prompts")
+        outputs = client.run_prompt_experts(got, one)
+        out = one.combine((outputs, got.topk_ids, got.topk_weights))
+        if not torch.equal(out, reference.prompt_layer(own, LOCAL_EXPERTS, group.size())):
+            wrong.append(f"layer {number}: result of prompts")
+        get_forward().set("is_extend_in_batch", False)
+        if not torch.equal(Pass(one, own).run(), reference.layer(own, fp8=False)):
+            wrong.append(f"layer {number}: result of tokens")
+    return {"wrong": wrong, "counts": counts}
 
 
 def modules(*folders: str) -> dict[str, Any]:

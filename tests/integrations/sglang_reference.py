@@ -92,3 +92,37 @@ def layer(one: Batch, fp8: bool, lost: frozenset[int] = frozenset()) -> torch.Te
             if number >= 0 and number not in lost:
                 out[token] = out[token] + one.weights[token, k] * expert(number, row)[0].float()
     return out.to(torch.bfloat16)
+
+
+def weighted(ids: list[int], weights: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """One rank's outputs for a row [1, H], of experts that are not -1: added, then in bf16."""
+    total = torch.zeros(row.shape[1], dtype=torch.float32)
+    for k, number in enumerate(ids):
+        if number >= 0:
+            total = total + weights[k] * expert(number, row)[0].float()
+    return total.to(torch.bfloat16)
+
+
+def prompt_layer(one: Batch, local_experts: int, num_ranks: int) -> torch.Tensor:
+    """The layer's result where each rank adds up its own experts' outputs first."""
+    out = torch.zeros(one.x.shape, dtype=torch.float32)
+    for token, row in enumerate(one.x.unsqueeze(1)):
+        ids = one.ids[token].tolist()
+        for rank in range(num_ranks):
+            here = [i if i >= 0 and i // local_experts == rank else -1 for i in ids]
+            out[token] += weighted(here, one.weights[token], row).float()
+    return out.to(torch.bfloat16)
+
+
+def prompt_rows(rank: int, batches: list[Batch], local_experts: int) -> list[bytes]:
+    """What a rank must get, by source and token: the bytes with the local ids."""
+    found = []
+    for one in batches:
+        for token, ids in enumerate(one.ids.tolist()):
+            local = [
+                i % local_experts if i >= 0 and i // local_experts == rank else -1 for i in ids
+            ]
+            if max(local) >= 0:
+                row = row_bytes(one.x[token : token + 1], False)
+                found.append(row + bytes(str(local), "ascii"))
+    return found

@@ -143,10 +143,11 @@ def test_sglangs_list_of_plug_ins_is_a_switch_too(server: EngineServer) -> None:
     assert all(answer["right"] for answer in answers)
 
 
-@pytest.mark.parametrize("deep_gemm", [False, True])
-def test_normal_mode_says_what_to_use(server: EngineServer, deep_gemm: bool) -> None:
-    for said in server.run(2, "sglang_jobs.prefill", deep_gemm, **ON):
-        assert said.startswith("UnsupportedError") and "--deepep-mode low_latency" in said
+def test_prompts_in_the_normal_mode(server: EngineServer) -> None:
+    """SGLang's ``--deepep-mode auto``: both modes in turn, some ranks without tokens."""
+    for answer in server.run(2, "sglang_jobs.prompts_and_tokens", NUM_LAYERS_ON_CUDA, **ON):
+        assert answer["wrong"] == []
+        assert all(count % 128 == 0 for counts in answer["counts"] for count in counts)
 
 
 MOONCAKE_OURS, DEEP_EP_OURS = "moewire.integrations._sglang_buffer", "moewire.deep_ep._buffer"

@@ -82,5 +82,10 @@ def _tell(dispatcher: ModuleType | None, taken: dict[str, Any]) -> None:
     if dispatcher is not None:
         vars(dispatcher).update(taken)
         vars(dispatcher).update(_OUTCOME)
-        # The first step of the normal mode, which it could not import: refuses with a reason.
-        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", taken["Buffer"].dispatch)
+        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", _quantised)
+
+
+def _quantised(*args: Any, **options: Any) -> Any:
+    """What the normal mode sends first: the dispatcher imports it only where it finds DeepEP."""
+    kernels = importlib.import_module("sglang.kernels.ops.quantization.fp8_kernel")
+    return kernels.sglang_per_token_group_quant_fp8(*args, **options)
