@@ -77,7 +77,7 @@ PIN = $(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --n
 	--generate-hashes --custom-compile-command 'make lock'
 lock: venv
 	$(PIN) tests/requirements.in -o tests/requirements.txt
-	for engine in kubernetes ray sglang; do \
+	for engine in deep_ep kubernetes ray sglang; do \
 		$(PIN) --no-deps tests/integrations/$$engine-requirements.in \
 			-o tests/integrations/$$engine-requirements.txt || exit; \
 	done

@@ -1,0 +1,63 @@
+"""Training programs that use DeepEP, from their published packages, with Moewire behind its name.
+
+Their code runs unchanged on CPU tensors. Results and gradients are equal to those of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import deep_ep_world as worlds
+import engine_venvs
+import host_jobs
+import pytest
+from engine_server import EngineServer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.multirank, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EngineServer]:
+    """Megatron's and NeMo's environment."""
+    python = engine_venvs.python_of("deep_ep", own_torch=False)
+    one = EngineServer(python, "deep_ep_preload", ROOT / "python", ROOT / "tests" / "python")
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("async_finish", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("size", [2, 3], ids="R={}".format)
+def test_megatrons_functions(server: EngineServer, size: int, async_finish: bool) -> None:
+    for answer in server.run(size, "deep_ep_jobs.megatron", async_finish):
+        assert answer == {"wrong": [], "buffers": 1, "ours": True}
+
+
+def test_megatrons_functions_between_hosts(server: EngineServer) -> None:
+    job = "deep_ep_jobs.megatron", True
+    for answer in server.run(2, "host_jobs.remote", *job, **host_jobs.VARIABLES):
+        assert answer == {"wrong": [], "buffers": 1, "ours": True}
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["all tokens", "dropped tokens"])
+def test_megatrons_dispatcher(server: EngineServer, dropped: bool) -> None:
+    for answer in server.run(2, "deep_ep_jobs.flex_dispatcher", dropped):
+        assert answer == {"wrong": [], "ours": True}
+
+
+@pytest.mark.parametrize("async_finish", [False, True], ids=["sync", "async"])
+def test_nemos_functions(server: EngineServer, async_finish: bool) -> None:
+    """A replay of a checkpoint makes no routing: it dispatches by the handles of the forward."""
+    replay = {"wrong": [], "misses": 0}
+    replay |= dict.fromkeys(("recorded", "replayed", "made"), worlds.LAYERS)
+    for answer in server.run(3, "deep_ep_jobs.nemo", async_finish):
+        assert answer == {
+            "wrong": [],
+            "buffers": 1,
+            "ours": True,
+            "replay": replay,
+            "freed": True,
+            "again": [],
+        }
