@@ -159,29 +159,36 @@ type poisonable struct{ broken uatomic.Error }
 func (p *poisonable) poisoned() error  { return p.broken.Load() }
 func (p *poisonable) poison(err error) { p.broken.CompareAndSwap(nil, err) }
 
-// on runs an exported function that works on an object of a table.
-func on[T victim](t *table[T], id uint64, f func(T) error) C.mw_status_t {
+// on runs an exported function that works on an object of a table. A panic must not unwind
+// into C: it becomes an error, and the object takes no more calls.
+func on[T victim](t *table[T], id uint64, f func(T) error) (status C.mw_status_t) {
 	o, err := t.get(id)
 	if err != nil {
 		return report(err)
 	}
-	return guard(o, func() error { return f(o) })
+	defer rescue(o, &status)
+	if err := o.poisoned(); err != nil {
+		return report(err)
+	}
+	return report(f(o))
 }
 
-// guard runs an exported function. A panic must not unwind into C: it becomes an error,
-// and the victim of that call takes no more calls.
+// guard is on for an object that is known, or for none.
 func guard(b victim, f func() error) (status C.mw_status_t) {
-	defer func() {
-		if r := recover(); r != nil {
-			status = hurt(b, r)
-		}
-	}()
+	defer rescue(b, &status)
 	if b != nil {
 		if err := b.poisoned(); err != nil {
 			return report(err)
 		}
 	}
 	return report(f())
+}
+
+// rescue is deferred: it ends a panic.
+func rescue(b victim, status *C.mw_status_t) {
+	if r := recover(); r != nil {
+		*status = hurt(b, r)
+	}
 }
 
 // hurt makes an error of a panic; the victim, if there is one, takes no more calls.

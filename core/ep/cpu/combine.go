@@ -184,21 +184,23 @@ func (c *combineCall) weigh(s *slot) {
 func (b *Buffer) pick(s *slot) {
 	c := &s.combine
 	c.rows = append(c.rows[:0], s.plan.rows...)
-	c.need = rankset.Set{}
+	from, need := c.active.Minus(s.spoiled), rankset.Set{}
+	byToken := !c.args.Flat && !s.params.preReduce // the caller may leave selections out
 	for i := range c.rows {
 		row := &c.rows[i]
 		if row.Source < 0 {
 			continue
 		}
-		if (!c.args.Flat && !s.params.preReduce && c.args.TopkIdx[i] < 0) || !c.active.Minus(s.spoiled).Has(int(row.Source)) {
+		if (byToken && c.args.TopkIdx[i] < 0) || !from.Has(int(row.Source)) {
 			row.Source = -1
 			continue
 		}
-		c.need = c.need.With(int(row.Source))
+		need = need.With(int(row.Source))
 		if !s.placed.Has(int(row.Source)) {
 			row.Source = -1 // zeros, if the owner does combine
 		}
 	}
+	c.need = need
 }
 
 // stepCombine does what can be done now and returns the ranks it waits for.
@@ -237,9 +239,12 @@ func (b *Buffer) stepCombine(s *slot) (waiting rankset.Set, err error) {
 // forgo drops the rows of owners that were lost before they had published.
 // From here on the set of ranks that contribute to this result is fixed.
 func (c *combineCall) forgo(owners rankset.Set) {
+	if owners.Empty() {
+		return
+	}
 	c.need = c.need.Minus(owners)
 	for i := range c.rows {
-		if row := &c.rows[i]; !owners.Empty() && row.Source >= 0 && owners.Has(int(row.Source)) {
+		if row := &c.rows[i]; row.Source >= 0 && owners.Has(int(row.Source)) {
 			row.Source = -1
 		}
 	}
@@ -345,13 +350,17 @@ func (b *Buffer) finishCombine(s *slot) {
 		b.dom.Wake(r)
 	}
 	b.count.combines++
+	rows := uint64(0)
 	for i := range s.combine.rows {
 		if s.combine.rows[i].Source >= 0 {
-			b.count.rowsReduced++
-			b.count.bytesReduced += uint64(s.slab.OutputBytes())
+			rows++
 		}
 	}
-	showActive(s.combine.args.ActiveRanks, b.out().Minus(s.combine.need).Or(s.spoiled))
+	b.count.rowsReduced += rows
+	b.count.bytesReduced += rows * uint64(s.slab.OutputBytes())
+	if mask := s.combine.args.ActiveRanks; mask != nil { // else it need not be known
+		showActive(mask, b.out().Minus(s.combine.need).Or(s.spoiled))
+	}
 	s.combine.args = ep.CombineArgs{}
 	s.combine.end(op.Done, nil)
 }

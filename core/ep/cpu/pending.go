@@ -41,11 +41,11 @@ func (b *Buffer) outcome(t task, res *ep.Result, err error) (*Pending, error) {
 // Result. When the slot has moved on, another thread has released the handle:
 // then there is nothing to copy.
 func (b *Buffer) fillResult(t task, res *ep.Result) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if res == nil {
 		return nil
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if t.s.call(t.kind).st != t.st {
 		if err := t.st.Err(); err != nil {
 			return err

@@ -68,5 +68,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		b.deferWrites(s, s.unsent, !s.isOpen())
 	}
 	b.wakeAll()
-	_ = b.progress() // the next call tries again, and reports it
+	if b.isMember() {
+		_ = b.progress() // the next call tries again, and reports it
+	}
 }

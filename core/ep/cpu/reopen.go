@@ -22,10 +22,10 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 
 // progress does what needs no waiting, for every slot: it opens a slot once every
 // rank has finished its operation, and writes deferred words. Every
-// call does this first, so that one thread can drive several ranks. A rank
-// that is out does nothing.
+// call does this first, so that one thread can drive several ranks. The caller has seen
+// that this rank is a member: a rank that is out does nothing.
 func (b *Buffer) progress() error {
-	for more := true; more && b.isMember(); {
+	for more := true; more; more = more && b.isMember() {
 		var err error
 		if more, err = b.reopen(); err != nil {
 			return err

@@ -172,6 +172,9 @@ func (b *Buffer) drive(t task, until ep.Phase, limit time.Time) (err error) {
 
 // nextPhase gives the phase after the first one a deadline of its own.
 func (b *Buffer) nextPhase(t task) {
+	if t.st.State() != op.Pending {
+		return // there is none
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := t.s.call(t.kind); c.st == t.st && !c.sent {
