@@ -147,7 +147,7 @@ var layers = []layer{
 	}},
 
 	// What callers of dispatch and combine see, and what both engines share.
-	{"core/ep", []string{"core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/group/domain"}},
+	{"core/ep", []string{"core/group/membership", "core/ep/layout", "core/ep/protocol", "core/limits", "core/group/domain", "core/telemetry"}},
 	{"core/ep/suspicion", []string{
 		"core/group/rankset", "core/group/membership", "core/ep/layout", "core/ep/protocol", "core/group/domain", "core/telemetry",
 	}},

@@ -181,7 +181,7 @@ func (b *Buffer) fail(state op.State, cause error) {
 		b.slots[j].endCalls(state, cause)
 		b.rec.abandon(&b.slots[j], state)
 	}
-	b.rec.area.SetClosed()
+	b.rec.Area.SetClosed()
 	b.leaveFor(membership.Closed, closed)
 	b.behind.notify()
 	b.pump.notify()

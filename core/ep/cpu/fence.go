@@ -99,7 +99,7 @@ func (w *wait) try(now time.Time, waiting rankset.Set) (v suspicion.Decision, de
 	}
 	v, decided = c.suspicion.Look(now, &suspicion.Graph{
 		Peers: w.peers, Self: w.b.self, Members: w.b.membersOf(w.epoch), Timeout: w.timeout,
-		PollInterval: w.b.pollInterval, Age: suspicion.WordAge(w.b.dom), Clock: &w.b.rec.clock,
+		PollInterval: w.b.pollInterval, Age: suspicion.WordAge(w.b.dom), Clock: &w.b.rec.Clock,
 	}, waiting)
 	if decided && v.Causes.Empty() && !v.Until.IsZero() {
 		c.deadline, w.deadline = v.Until, v.Until

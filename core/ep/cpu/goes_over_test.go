@@ -38,18 +38,18 @@ func TestGoesOver(t *testing.T) {
 			spec.Devices = cable.Devices[:]
 			g := startProcesses(t, spec)
 			for r := range g.all {
-				paths := strings.Fields(g.await(r, "paths"))
+				paths := strings.Fields(g.all[r].Await("paths"))
 				require.Equal(t, "verbs", paths[1-r])
 			}
-			g.await(0, "round 3")
+			g.all[0].Await("round 3")
 			begin := time.Now()
 			death.dies(cable)
 			t.Cleanup(func() { death.not(cable) })
 			g.tell(deadFile)
 			for r := range g.all {
-				require.Equal(t, outs[r], g.await(r, "outs"))
-				require.Equal(t, bits[r], g.await(r, "bits"))
-				require.Equal(t, "tcp", strings.Fields(g.await(r, "then"))[1-r])
+				require.Equal(t, outs[r], g.all[r].Await("outs"))
+				require.Equal(t, bits[r], g.all[r].Await("bits"))
+				require.Equal(t, "tcp", strings.Fields(g.all[r].Await("then"))[1-r])
 			}
 			g.finish(func() {}, 0, 1)
 			t.Logf("all were through %v later", time.Since(begin).Round(time.Millisecond))

@@ -20,7 +20,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 	b.mu.Lock()
 	b.reportViolations()
 	b.mu.Unlock()
-	return b.rec.area.Stats(b.self, b.ranks), nil
+	return b.rec.Area.Stats(b.self, b.ranks), nil
 }
 
 // Records returns the latest operations of a rank, the oldest first, at most
@@ -59,7 +59,7 @@ func (b *Buffer) retainControl(rank int) domain.Segment {
 func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.rec.events.After(since)
+	return b.rec.Events(since)
 }
 
 // enterClosed is enter for calls that still work on a buffer that a fault has
@@ -67,7 +67,7 @@ func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
 func (b *Buffer) enterClosed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.rec.ended {
+	if b.rec.Ended {
 		return ep.ErrClosed
 	}
 	b.users.Add(1)
@@ -78,12 +78,12 @@ func (b *Buffer) enterClosed() error {
 func (b *Buffer) endObserving() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rec.ended = true
+	b.rec.Ended = true
 }
 
 // recordLoss records that a rank was given up. Buffer.mu is held.
 func (b *Buffer) recordLoss(rank, pid int, epoch membership.Epoch, waited time.Duration, k kind, n uint64, why string) {
-	b.note(telemetry.Event{
+	b.rec.Note(telemetry.Event{
 		Kind: telemetry.Lost, Rank: rank, PID: pid, Epoch: epoch,
 		Waiting: k.String(), Op: n, WaitedNs: int64(waited), Why: why,
 	})
@@ -107,7 +107,7 @@ func (b *Buffer) recordLeavers(t task) {
 	b.recordLeft(gone)
 	waited := time.Duration(0)
 	if d := b.rec.delay(t); d != nil {
-		waited = time.Duration(b.rec.clock.Now() - d.since)
+		waited = time.Duration(b.rec.Clock.Now() - d.since)
 	}
 	b.recordLost(gone, waited, t, ep.WhyGone)
 }
@@ -118,7 +118,7 @@ func (b *Buffer) recordLeft(gone rankset.Set) {
 	for r := range gone.All() {
 		if p := &b.peers[r]; p.Ended(b.epoch) && !p.Proc.Dying() {
 			b.known = b.known.Without(r)
-			b.note(telemetry.Event{
+			b.rec.Note(telemetry.Event{
 				Kind: telemetry.Left, Rank: r, PID: p.Proc.PID(), Epoch: b.epoch, Op: b.next,
 				Why: ep.WhyLeft,
 			})
@@ -131,21 +131,7 @@ func (b *Buffer) recordLeft(gone rankset.Set) {
 func (b *Buffer) RecordFallback(rank int, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.rec.ended {
-		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch, Why: why})
-	}
-}
-
-// note numbers an event and publishes it. Buffer.mu is held.
-func (b *Buffer) note(ev telemetry.Event) {
-	ev.TimeNs = b.rec.clock.Now()
-	recorded := b.rec.events.Add(ev)
-	if !b.rec.ended {
-		b.rec.area.SetEvents(recorded)
-	}
-	if b.cfg.EventCount != nil {
-		b.cfg.EventCount.Add(1)
-	}
+	b.rec.NoteFallback(rank, b.epoch, why)
 }
 
 // watchSlow makes an event of the ranks for which an operation has waited too long:
@@ -156,7 +142,7 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 	if d == nil {
 		return
 	}
-	waited := b.rec.clock.At(now) - d.since
+	waited := b.rec.Clock.At(now) - d.since
 	if waited < d.slow {
 		return
 	}
@@ -166,20 +152,11 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 		why = ep.WhyStillOut
 	}
 	for rank := range d.missing.All() {
-		b.note(telemetry.Event{
-			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch,
+		b.rec.Note(telemetry.Event{
+			Kind: telemetry.Slow, Rank: rank, PID: b.rec.PID(rank), Epoch: b.epoch,
 			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: why,
 		})
 	}
-}
-
-// pidOf returns the process id that a rank has given; 0: it has given none.
-func (b *Buffer) pidOf(rank int) int {
-	control := b.dom.Control(rank)
-	if control == nil {
-		return 0
-	}
-	return telemetry.At(control, layout.Record()).PID()
 }
 
 // complain is watchSlow for a wait that is about to sleep.

@@ -1,10 +1,8 @@
 package cpu_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -43,17 +41,11 @@ func needDevice(t *testing.T) {
 	}
 }
 
-// process is one rank as its parent sees it.
-type process struct {
-	cmd   *exec.Cmd
-	lines chan string
-	said  []string
-}
-
+// processes are the ranks of a group as their parent sees them.
 type processes struct {
 	t   *testing.T
 	dir string
-	all []*process
+	all []*testenv.Process
 }
 
 // startProcesses starts every rank of a group; spec.Dir is made here.
@@ -62,7 +54,6 @@ func startProcesses(t *testing.T, spec groupSpec) *processes {
 	const key = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0"
 	spec.Dir = t.TempDir()
 	g := &processes{t: t, dir: spec.Dir}
-	t.Cleanup(g.end)
 	for r := range spec.Hosts {
 		text, err := json.Marshal(rankSpec{spec, r})
 		require.NoError(t, err)
@@ -72,42 +63,9 @@ func startProcesses(t *testing.T, spec groupSpec) *processes {
 		}
 		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Env = append(os.Environ(), rankVariable+"="+string(text), keyVariable+"="+key)
-		_, err = cmd.StdinPipe() // closed by the end of this process, or by Wait
-		require.NoError(t, err)
-		out, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		cmd.Stderr = cmd.Stdout
-		require.NoError(t, cmd.Start())
-		p := &process{cmd: cmd, lines: make(chan string, 1000)}
-		go p.follow(out)
-		g.all = append(g.all, p)
+		g.all = append(g.all, testenv.StartProcess(t, cmd, processTimeout))
 	}
 	return g
-}
-
-func (p *process) follow(out io.Reader) {
-	defer close(p.lines)
-	for s := bufio.NewScanner(out); s.Scan(); {
-		p.lines <- s.Text()
-	}
-}
-
-// await reads lines up to one that begins so, and returns the rest of it.
-func (g *processes) await(rank int, prefix string) string {
-	g.t.Helper()
-	p := g.all[rank]
-	for limit := time.After(processTimeout); ; {
-		select {
-		case line, ok := <-p.lines:
-			require.True(g.t, ok, "rank %d ended before %q", rank, prefix)
-			p.said = append(p.said, line)
-			if rest, is := strings.CutPrefix(line, prefix); is {
-				return strings.TrimSpace(rest)
-			}
-		case <-limit:
-			require.Fail(g.t, "too late", "rank %d did not say %q", rank, prefix)
-		}
-	}
 }
 
 // finish expects ranks to end well. check is called when all have closed what
@@ -115,12 +73,12 @@ func (g *processes) await(rank int, prefix string) string {
 func (g *processes) finish(check func(), ranks ...int) {
 	g.t.Helper()
 	for _, rank := range ranks {
-		g.await(rank, "closed")
+		g.all[rank].Await("closed")
 	}
 	check()
 	g.tell(leaveFile)
 	for _, rank := range ranks {
-		g.wait(rank)
+		require.NoError(g.t, g.all[rank].Wait(), "rank %d", rank)
 	}
 }
 
@@ -130,44 +88,12 @@ func (g *processes) tell(name string) {
 	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, name), nil, 0o600))
 }
 
-func (g *processes) wait(rank int) {
-	g.t.Helper()
-	p := g.all[rank]
-	for limit := time.After(processTimeout); ; {
-		select {
-		case line, ok := <-p.lines:
-			if ok {
-				p.said = append(p.said, line)
-				continue
-			}
-			require.NoError(g.t, p.cmd.Wait(), "rank %d", rank)
-			return
-		case <-limit:
-			require.Fail(g.t, "too late", "rank %d did not end", rank)
-		}
-	}
-}
-
 // except lists all ranks but one.
 func (g *processes) except(one int) (ranks []int) {
 	for r := range g.all {
 		ranks = append(ranks, r)
 	}
 	return slices.DeleteFunc(ranks, func(r int) bool { return r == one })
-}
-
-// end stops what still runs, and shows what ranks of a failed test have said.
-func (g *processes) end() {
-	for r, p := range g.all {
-		_ = p.cmd.Process.Kill()
-		for line := range p.lines {
-			p.said = append(p.said, line)
-		}
-		_ = p.cmd.Wait()
-		if g.t.Failed() {
-			g.t.Logf("rank %d:\n%s", r, strings.Join(p.said, "\n"))
-		}
-	}
 }
 
 // wantPaths is what "paths" of a rank must be.
@@ -208,10 +134,10 @@ func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string)
 	begin := time.Now()
 	g := startProcesses(t, spec)
 	for r := range g.all {
-		require.Equal(t, spec.wantPaths(r), g.await(r, "paths"))
+		require.Equal(t, spec.wantPaths(r), g.all[r].Await("paths"))
 	}
 	for r := range g.all {
-		outs, bits = append(outs, g.await(r, "outs")), append(bits, g.await(r, "bits"))
+		outs, bits = append(outs, g.all[r].Await("outs")), append(bits, g.all[r].Await("bits"))
 	}
 	g.finish(check, g.except(-1)...)
 	t.Logf("%s over %v: %v", spec.Hosts, spec.Setting, time.Since(begin).Round(time.Millisecond))
@@ -290,9 +216,9 @@ func TestProcessKilled(t *testing.T) {
 			g := startProcesses(t, spec)
 			r := rand.New(rand.NewPCG(spec.Seed, 2))
 			round := r.IntN(victimRounds - 1)
-			g.await(spec.Victim, fmt.Sprintf("round %d", round))
+			g.all[spec.Victim].Await(fmt.Sprintf("round %d", round))
 			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
-			require.NoError(t, g.all[spec.Victim].cmd.Process.Kill())
+			require.NoError(t, g.all[spec.Victim].Process.Kill())
 			begin := time.Now()
 			g.finish(check, g.except(spec.Victim)...)
 			t.Logf("killed after round %d, the others were through %v later", round, time.Since(begin).Round(time.Millisecond))

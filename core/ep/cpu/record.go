@@ -1,8 +1,7 @@
 package cpu
 
 import (
-	"os"
-
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -17,17 +16,14 @@ const _ = uint(layout.RecordBytes - telemetry.AreaBytes)
 // rank's control region. All methods want Buffer.mu held; they allocate
 // nothing, and do nothing when recording is off.
 type recorder struct {
+	ep.Journal
 	b           *Buffer
 	on          bool
-	area        telemetry.Area
-	clock       telemetry.Clock
 	inFlight    [protocol.MaxSlotsCPU][2]inFlight // by slot; dispatch, combine
 	readerWaits [protocol.MaxSlotsCPU]delay       // waits for the readers of a combine, which no record shows
 	before      counted                           // the counters after the last step
 	present     uint64                            // bytes made present ahead of use
 	slabs       int
-	events      telemetry.Events
-	ended       bool // the buffer is being closed: no reader is left
 }
 
 // counted are the counters that a step may raise, only for its own operation.
@@ -51,17 +47,8 @@ type delay struct {
 
 // open begins to record, for a buffer that is complete.
 func (r *recorder) open(b *Buffer) {
-	r.b, r.on, r.clock = b, !b.cfg.NoRecord, telemetry.NewClock()
-	r.area = telemetry.At(b.dom.Control(b.self), layout.Record())
-	p := telemetry.Place{
-		Rank: b.self, NumRanks: b.ranks, PID: os.Getpid(), NumSlots: len(b.slots),
-		AreaOff: layout.Record(), WaitsForOff: layout.WaitsFor(), BeatOff: layout.Beat(), Recording: r.on,
-	}
-	if g, ok := b.dom.(interface{ GroupID() uint64 }); ok {
-		p.Group = g.GroupID()
-	}
-	r.area.Open(p)
-	r.area.SetEpoch(b.epoch)
+	r.b, r.on = b, !b.cfg.NoRecord
+	r.Open(b.dom, &b.cfg, b.epoch)
 }
 
 // inFlightOf returns the record of an operation; nil for what is not recorded.
@@ -99,12 +86,12 @@ func (r *recorder) begin(s *slot, k kind) {
 	}
 	*f = inFlight{open: true, delay: r.newDelay()}
 	f.rec = telemetry.Record{
-		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.clock.Now(),
+		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.Clock.Now(),
 	}
 	if k == kindCombine {
 		f.rec.Combine = uint32(s.combines) + 1
 	}
-	r.area.SetCurrent(f.rec.Kind, s.op, f.rec.Start)
+	r.Area.SetCurrent(f.rec.Kind, s.op, f.rec.Start)
 }
 
 // beginReaderWait starts the wait for the readers of a combine.
@@ -115,7 +102,7 @@ func (r *recorder) newDelay() delay { return delay{slow: int64(r.b.cfg.SlowAfter
 // placing notes that rows are about to be stored.
 func (r *recorder) placing(s *slot) {
 	if f := &r.inFlight[s.index][kindDispatch]; f.open {
-		now := r.clock.Now()
+		now := r.Clock.Now()
 		r.endWait(f, now)
 		if f.rec.Place == 0 {
 			f.rec.Place = now
@@ -126,7 +113,7 @@ func (r *recorder) placing(s *slot) {
 // sent notes that all rows of this rank are there for the others.
 func (r *recorder) sent(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
-		now := r.clock.Now()
+		now := r.Clock.Now()
 		r.endWait(f, now)
 		f.rec.Sent = now
 	}
@@ -135,7 +122,7 @@ func (r *recorder) sent(s *slot, k kind) {
 // seen notes that all rows of the others are there.
 func (r *recorder) seen(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
-		now := r.clock.Now()
+		now := r.Clock.Now()
 		r.endWait(f, now)
 		f.rec.Seen = now
 		if f.handed && f.rec.Resume == 0 {
@@ -155,7 +142,7 @@ func (r *recorder) step(t task, waiting rankset.Set, reached bool) {
 	}
 	f := r.inFlightOf(t.s, t.kind)
 	if f == nil {
-		r.readerWaits[t.s.index].wait(waiting, r.clock)
+		r.readerWaits[t.s.index].wait(waiting, r.Clock)
 		return
 	}
 	r.attribute(&f.rec)
@@ -195,7 +182,7 @@ func (d *delay) wait(waiting rankset.Set, clock telemetry.Clock) {
 
 // wait notes that the set of ranks waited for has changed.
 func (r *recorder) wait(f *inFlight, waiting rankset.Set) {
-	now := r.clock.Now()
+	now := r.Clock.Now()
 	if f.since == 0 {
 		f.since, f.changed = now, now
 		if f.rec.Sent != 0 && f.rec.Resume == 0 {
@@ -224,7 +211,7 @@ func (r *recorder) endWait(f *inFlight, now int64) {
 // came adds, for each of the ranks, how long it was waited for.
 func (r *recorder) came(f *inFlight, ranks rankset.Set, now int64) {
 	for rank := range ranks.All() {
-		r.area.AddWait(f.rec.Kind, rank, now-f.since)
+		r.Area.AddWait(f.rec.Kind, rank, now-f.since)
 	}
 	f.changed = now
 }
@@ -244,16 +231,16 @@ func (r *recorder) abandon(s *slot, state op.State) {
 }
 
 func (r *recorder) finish(s *slot, f *inFlight, outcome telemetry.Outcome) {
-	now := r.clock.Now()
+	now := r.Clock.Now()
 	r.endWait(f, now)
 	f.open, f.rec.End, f.rec.Outcome = false, now, outcome
 	if f.rec.Kind == telemetry.Dispatch && outcome == telemetry.Done {
 		f.rec.RowsOut = r.rowsSent(s)
 	}
-	r.area.SetEpoch(f.rec.Epoch)
-	r.area.SetMemory(r.slabs, r.b.count.slabBytes, r.present)
-	r.area.ClearCurrent(f.rec.Kind, f.rec.Op)
-	r.area.Add(&f.rec)
+	r.Area.SetEpoch(f.rec.Epoch)
+	r.Area.SetMemory(r.slabs, r.b.count.slabBytes, r.present)
+	r.Area.ClearCurrent(f.rec.Kind, f.rec.Op)
+	r.Area.Add(&f.rec)
 }
 
 // rowsSent adds the rows of an ended dispatch to the totals of their owners.
@@ -261,7 +248,7 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	l := int(s.slab.LocalExperts)
 	for owner := range s.sent.All() {
 		n := s.plan.first[(owner+1)*l] - s.plan.first[owner*l]
-		r.area.AddSent(owner, uint64(n))
+		r.Area.AddSent(owner, uint64(n))
 		rows += uint32(n)
 	}
 	return rows
@@ -272,7 +259,7 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)
 	if !s.params.flat {
-		r.area.SetExperts(l)
+		r.Area.SetExperts(l)
 	}
 	var from [rankset.MaxRanks]uint64
 	for e := range l {
@@ -286,10 +273,10 @@ func (r *recorder) received(s *slot) {
 			total += n
 		}
 		if !s.params.flat {
-			r.area.AddRows(e, total)
+			r.Area.AddRows(e, total)
 		}
 	}
 	for source := range r.b.ranks {
-		r.area.AddReceived(source, from[source])
+		r.Area.AddReceived(source, from[source])
 	}
 }

@@ -67,7 +67,7 @@ func (b *Buffer) Install(epoch membership.Epoch, base uint64, commit func() erro
 	}
 	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, rankset.Set{}, false
 	b.known = b.members()
-	b.rec.area.SetEpoch(epoch)
+	b.rec.Area.SetEpoch(epoch)
 	if err := b.reopenAll(); err != nil {
 		return err // Updating still: it may be called again
 	}

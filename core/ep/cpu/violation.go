@@ -60,11 +60,11 @@ func (b *Buffer) countViolation(rank int) {
 }
 
 // reportViolations shows the count to other processes.
-func (b *Buffer) reportViolations() { b.rec.area.SetViolations(b.count.violations + b.word.Repaired()) }
+func (b *Buffer) reportViolations() { b.rec.Area.SetViolations(b.count.violations + b.word.Repaired()) }
 
 func (b *Buffer) recordViolation(v *violation) {
-	b.note(telemetry.Event{
-		Kind: telemetry.Lost, Rank: v.owner, PID: b.pidOf(v.owner), Epoch: b.epoch, Op: b.next, Why: v.Error(),
+	b.rec.Note(telemetry.Event{
+		Kind: telemetry.Lost, Rank: v.owner, PID: b.rec.PID(v.owner), Epoch: b.epoch, Op: b.next, Why: v.Error(),
 	})
 }
 

@@ -253,7 +253,7 @@ func (w *wait) account(now time.Time, waiting rankset.Set) {
 	own := &w.peers[w.b.self]
 	if waiting != w.shown || w.slept { // another waiter of the operation may have ended
 		w.slept = false
-		w.b.waits.blame(entryOf(w.t.s, w.t.kind), w.t.st, waiting, w.b.rec.clock.At(w.since), own)
+		w.b.waits.blame(entryOf(w.t.s, w.t.kind), w.t.st, waiting, w.b.rec.Clock.At(w.since), own)
 	}
 	own.Beat().Add(1)
 	w.last, w.blamed, w.shown = now, lowest(waiting), waiting

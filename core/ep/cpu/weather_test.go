@@ -90,13 +90,13 @@ func cutCable(t *testing.T, cable *testenv.Cable, spec groupSpec, away []int) {
 	spec.Away, spec.Bound = away, 10*time.Second // a rank that starves on a busy machine is not unresponsive for so long
 	g := startProcesses(t, spec)
 	for r := range g.all {
-		g.await(r, "round 1")
+		g.all[r].Await("round 1")
 	}
 	before := cable.NumDropped()
 	begin := time.Now()
 	cable.Be("loss", "100%")
 	for r := range g.all {
-		require.Equal(t, spec.wantEnd(r), g.await(r, "cut"))
+		require.Equal(t, spec.wantEnd(r), g.all[r].Await("cut"))
 	}
 	t.Logf("all knew after %v, %d packets were lost", time.Since(begin).Round(time.Millisecond), cable.NumDropped()-before)
 	require.Greater(t, cable.NumDropped(), before)

@@ -48,7 +48,7 @@ func (b *Buffer) endOverdue(loud rankset.Set, now time.Time) {
 			continue
 		}
 		b.fenced.ended = b.fenced.ended.With(r)
-		b.note(b.about(telemetry.Lost, r, now.Sub(since), b.kill(r)))
+		b.rec.Note(b.about(telemetry.Lost, r, now.Sub(since), b.kill(r)))
 	}
 }
 
@@ -58,7 +58,7 @@ func (b *Buffer) keep(rank int, waited time.Duration) bool {
 	other, is := b.housemate(rank)
 	if is && !b.fenced.kept.Has(rank) {
 		b.fenced.kept = b.fenced.kept.With(rank)
-		b.note(b.about(telemetry.Lost, rank, waited, fmt.Sprintf("%s%d, which was not taken out", whyKept, other)))
+		b.rec.Note(b.about(telemetry.Lost, rank, waited, fmt.Sprintf("%s%d, which was not taken out", whyKept, other)))
 	}
 	return is
 }

@@ -16,11 +16,11 @@ import (
 func (b *Buffer) Stats() (telemetry.Stats, error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if b.rec.ended {
+	if b.rec.Ended {
 		return telemetry.Stats{}, ep.ErrByOwner
 	}
 	b.fold()
-	return b.rec.area.Stats(b.self, b.ranks), nil
+	return b.rec.Area.Stats(b.self, b.ranks), nil
 }
 
 // foldNow is fold for a caller that does not hold b.stateMu; ErrClosed after Close.
@@ -28,7 +28,7 @@ func (b *Buffer) foldNow() error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.fold()
-	if b.rec.ended {
+	if b.rec.Ended {
 		return ep.ErrByOwner
 	}
 	return nil
@@ -68,7 +68,7 @@ func (b *Buffer) retainControl(rank int) (domain.Segment, error) {
 func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	return b.rec.events.After(since)
+	return b.rec.Events(since)
 }
 
 // Counters returns totals of operations that have ended; zeros with
@@ -98,7 +98,7 @@ func (b *Buffer) Counters() ep.Counters {
 // recordLost records the loss of ranks. The caller holds b.stateMu.
 func (b *Buffer) recordLost(ranks rankset.Set, now time.Time, why string) {
 	for r := range ranks.And(b.rec.known).All() {
-		b.note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
+		b.rec.Note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
 	}
 	b.rec.known = b.rec.known.Minus(ranks)
 }
@@ -111,7 +111,7 @@ func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
 	for r := range left.All() {
 		ev := b.about(telemetry.Left, r, 0, ep.WhyLeft)
 		ev.Waiting = ""
-		b.note(ev)
+		b.rec.Note(ev)
 	}
 	b.rec.known = b.rec.known.Minus(left)
 	b.recordLost(gone.Minus(left), now, ep.WhyGone)
@@ -120,7 +120,7 @@ func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
 // left returns those of the ranks that have left the epoch by themselves.
 func (b *Buffer) left(ranks rankset.Set) (left rankset.Set) {
 	for r := range ranks.All() {
-		if area, ok := b.areaOf(r); ok && area.HasLeft(b.epoch) {
+		if area, ok := b.rec.AreaOf(r); ok && area.HasLeft(b.epoch) {
 			left = left.With(r)
 		}
 	}
@@ -143,7 +143,7 @@ func (b *Buffer) recordSlow(ranks rankset.Set, now time.Time) {
 		if ev.Waiting == readersName {
 			ev.Why = ep.WhyStillOut
 		}
-		b.note(ev)
+		b.rec.Note(ev)
 	}
 }
 
@@ -153,7 +153,7 @@ const readersName = "combine buffer"
 // about is an event about a rank, and about the operation under way, or the latest.
 func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) telemetry.Event {
 	ev := telemetry.Event{
-		Kind: kind, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
+		Kind: kind, Rank: rank, PID: b.rec.PID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
 		Op: max(b.engine.Ops(), 1) - 1, WaitedNs: int64(waited), Why: why,
 	}
 	if b.rec.on {
@@ -167,43 +167,12 @@ func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) 
 	return ev
 }
 
-// areaOf is what a rank says of itself; false: the rank is absent.
-func (b *Buffer) areaOf(rank int) (telemetry.Area, bool) {
-	control := b.dom.Control(rank)
-	if control == nil {
-		return telemetry.Area{}, false
-	}
-	return telemetry.At(control, layout.Record()), true
-}
-
-// reportedPID is the process that a rank says it is; 0: it has not said so.
-func (b *Buffer) reportedPID(rank int) int {
-	if area, ok := b.areaOf(rank); ok {
-		return area.PID()
-	}
-	return 0
-}
-
 // RecordFallback records that a rank of another host is reached over another carrier than
 // before, in the middle of an epoch. It waits for nothing.
 func (b *Buffer) RecordFallback(rank int, why string) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	if !b.rec.ended {
-		b.note(telemetry.Event{Kind: telemetry.FellBack, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Why: why})
-	}
-}
-
-// note numbers an event and makes it known.
-func (b *Buffer) note(ev telemetry.Event) {
-	ev.TimeNs = b.rec.clock.Now()
-	recorded := b.rec.events.Add(ev)
-	if !b.rec.ended {
-		b.rec.area.SetEvents(recorded)
-	}
-	if b.cfg.EventCount != nil {
-		b.cfg.EventCount.Add(1)
-	}
+	b.rec.NoteFallback(rank, b.epoch, why)
 }
 
 // endObserving comes before the memory that is observed goes away.
@@ -211,11 +180,11 @@ func (b *Buffer) endObserving() {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.fold()
-	b.rec.ended = true
+	b.rec.Ended = true
 }
 
 // knowMembers notes the ranks that may be lost from now on.
 func (b *Buffer) knowMembers(set membership.Members) {
 	b.rec.known = set.Ranks().Without(b.self)
-	b.rec.area.SetEpoch(b.epoch)
+	b.rec.Area.SetEpoch(b.epoch)
 }

@@ -63,7 +63,7 @@ func playKilled(c *child) {
 func (g *processes) endedAfter(moment time.Time, which ...int) (took time.Duration) {
 	g.t.Helper()
 	for _, at := range which {
-		for _, line := range g.all[at].said {
+		for _, line := range g.all[at].Said {
 			times, is := strings.CutPrefix(line, withoutIt)
 			if !is {
 				continue

@@ -1,16 +1,13 @@
 package cuda_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,17 +18,12 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// process is one rank as its parent sees it.
-type process struct {
-	cmd   *exec.Cmd
-	lines chan string
-	said  []string
-}
-
+// processes are the ranks of a group as their parent sees them, in the order in which they
+// were started.
 type processes struct {
 	t   *testing.T
 	dir string
-	all []*process
+	all []*testenv.Process
 }
 
 // startProcesses starts every rank of a group.
@@ -39,7 +31,6 @@ func startProcesses(t *testing.T, spec rankSpec) *processes {
 	t.Helper()
 	cudatest.Open(t) // compiles the emulator once, or skips
 	g := &processes{t: t, dir: t.TempDir()}
-	t.Cleanup(g.end)
 	for r := range spec.Ranks {
 		g.start(spec, r)
 	}
@@ -52,39 +43,13 @@ func (g *processes) start(spec rankSpec, rank int) {
 	require.NoError(g.t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), rankVariable+"="+string(text))
-	_, err = cmd.StdinPipe() // closed by the end of this process, or by Wait
-	require.NoError(g.t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(g.t, err)
-	cmd.Stderr = cmd.Stdout
-	require.NoError(g.t, cmd.Start())
-	p := &process{cmd: cmd, lines: make(chan string, 10_000)}
-	go p.follow(out)
-	g.all = append(g.all, p)
+	g.all = append(g.all, testenv.StartProcess(g.t, cmd, testTimeout))
 }
 
-func (p *process) follow(out io.Reader) {
-	defer close(p.lines)
-	for s := bufio.NewScanner(out); s.Scan(); {
-		p.lines <- s.Text()
-	}
-}
-
-// await reads lines up to this one.
+// await reads what a process says, up to a line that begins so.
 func (g *processes) await(at int, line string) {
 	g.t.Helper()
-	p := g.all[at]
-	for limit := time.After(testTimeout); ; {
-		select {
-		case text, ok := <-p.lines:
-			require.True(g.t, ok, "process %d ended before %q", at, line)
-			if p.said = append(p.said, text); text == "> "+line {
-				return
-			}
-		case <-limit:
-			require.Fail(g.t, "too late", "process %d did not say %q", at, line)
-		}
-	}
+	g.all[at].Await("> " + line)
 }
 
 func (g *processes) tell(name string) {
@@ -98,25 +63,7 @@ func (g *processes) finish(which ...int) {
 		g.await(at, "closed")
 	}
 	for _, at := range which {
-		p := g.all[at]
-		for line := range p.lines {
-			p.said = append(p.said, line)
-		}
-		require.NoError(g.t, p.cmd.Wait(), "process %d", at)
-	}
-}
-
-// end stops what still runs, and shows what a failed test's have said.
-func (g *processes) end() {
-	for at, p := range g.all {
-		_ = p.cmd.Process.Kill()
-		for line := range p.lines {
-			p.said = append(p.said, line)
-		}
-		_ = p.cmd.Wait()
-		if g.t.Failed() {
-			g.t.Logf("process %d:\n%s", at, strings.Join(p.said, "\n"))
-		}
+		require.NoError(g.t, g.all[at].Wait(), "process %d", at)
 	}
 }
 
@@ -164,7 +111,7 @@ func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Durati
 	g.await(1, "round "+strconv.Itoa(rng.IntN(6)))
 	time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
 	killed := time.Now()
-	require.NoError(t, g.all[1].cmd.Process.Kill())
+	require.NoError(t, g.all[1].Process.Kill())
 	g.await(0, "gone")
 	g.await(2, "gone")
 	took = g.endedAfter(killed, 0, 2)
@@ -187,7 +134,7 @@ func TestProcessFrozen(t *testing.T) {
 // freezeOne stops rank 1 of two until rank 0 has gone on without it.
 func (g *processes) freezeOne(t *testing.T) {
 	g.await(1, "idle")
-	victim := g.all[1].cmd.Process
+	victim := g.all[1].Process
 	require.NoError(t, victim.Signal(syscall.SIGSTOP))
 	g.tell("frozen")
 	g.await(0, "without it")
@@ -204,14 +151,11 @@ func TestProcessEnded(t *testing.T) {
 		g := startProcesses(t, spec)
 		g.await(1, "idle")
 		victim := g.all[1]
-		require.NoError(t, victim.cmd.Process.Signal(syscall.SIGSTOP))
+		require.NoError(t, victim.Process.Signal(syscall.SIGSTOP))
 		g.tell("frozen")
 		g.await(0, "gone")
-		for line := range victim.lines {
-			victim.said = append(victim.said, line)
-		}
 		var ended *exec.ExitError
-		require.ErrorAs(t, victim.cmd.Wait(), &ended)
+		require.ErrorAs(t, victim.Wait(), &ended)
 		require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
 		spec.Joins = true
 		g.start(spec, 1)

@@ -1,10 +1,8 @@
 package cuda
 
 import (
-	"os"
-
 	device "github.com/moewire/moewire/core/device/cuda"
-	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -14,17 +12,14 @@ import (
 // recorder puts what the device counts into this rank's control page, where all readers
 // look, also those of other processes. Buffer.stateMu guards it.
 type recorder struct {
+	ep.Journal
 	on       bool
-	area     telemetry.Area
-	clock    telemetry.Clock
 	device   deviceClock
 	counters device.Counters
 	folded   folded
-	copied   uint64 // bytes, by combines
-	events   telemetry.Events
+	copied   uint64      // bytes, by combines
 	known    rankset.Set // members with no loss reported yet
 	paused   bool        // the device forgets what it has counted
-	ended    bool        // the buffer is being closed: no more folds
 }
 
 // folded is how much of the device's counters the area has.
@@ -37,20 +32,11 @@ type folded struct {
 
 // open begins to record.
 func (r *recorder) open(b *Buffer) {
-	r.on, r.clock, r.counters = !b.cfg.NoRecord, telemetry.NewClock(), b.engine.Counters()
-	r.area = telemetry.At(b.dom.Control(b.self), layout.Record())
-	p := telemetry.Place{
-		Rank: b.self, NumRanks: b.ranks, PID: os.Getpid(), NumSlots: len(b.slots),
-		AreaOff: layout.Record(), WaitsForOff: layout.WaitsFor(), BeatOff: layout.Beat(), Recording: r.on,
-	}
-	if g, ok := b.dom.(interface{ GroupID() uint64 }); ok {
-		p.Group = g.GroupID()
-	}
-	r.area.Open(p)
-	r.area.SetEpoch(b.epoch)
+	r.on, r.counters = !b.cfg.NoRecord, b.engine.Counters()
+	r.Open(b.dom, &b.cfg.Config, b.epoch)
 	if r.on {
 		bytes := uint64(b.cfg.NumSlots) * uint64(b.cfg.engine(b.self, b.ranks).SlabBytes)
-		r.area.SetMemory(b.cfg.NumSlots, bytes, 0)
+		r.Area.SetMemory(b.cfg.NumSlots, bytes, 0)
 	}
 }
 
@@ -58,7 +44,7 @@ func (r *recorder) open(b *Buffer) {
 // Buffer.stateMu.
 func (b *Buffer) fold() {
 	r := &b.rec
-	if !r.on || r.ended || r.paused {
+	if !r.on || r.Ended || r.paused {
 		return
 	}
 	r.foldRecords(b.epoch)
@@ -73,7 +59,7 @@ func (r *recorder) foldRecords(epoch membership.Epoch) {
 		return
 	}
 	if oldest := latest - min(latest, protocol.RecordRing-1); r.folded.records < oldest {
-		r.area.Skip(oldest - r.folded.records)
+		r.Area.Skip(oldest - r.folded.records)
 		r.folded.records = oldest
 	}
 	r.seeRecords(latest)
@@ -81,7 +67,7 @@ func (r *recorder) foldRecords(epoch membership.Epoch) {
 		if rec, ok := r.counters.Record(r.folded.records); ok {
 			r.add(&rec, epoch)
 		} else {
-			r.area.Skip(1)
+			r.Area.Skip(1)
 		}
 	}
 }
@@ -91,7 +77,7 @@ func (r *recorder) foldRecords(epoch membership.Epoch) {
 func (r *recorder) seeRecords(latest uint64) {
 	for n := r.folded.records; n < latest; n++ {
 		if rec, ok := r.counters.Record(n); ok {
-			r.device.see(rec.End, r.clock.Now())
+			r.device.see(rec.End, r.Clock.Now())
 		}
 	}
 }
@@ -111,8 +97,8 @@ func (r *recorder) add(from *device.Record, epoch membership.Epoch) {
 	} else {
 		r.copied += from.Copied
 	}
-	r.area.SetEpoch(epoch)
-	r.area.Add(&rec)
+	r.Area.SetEpoch(epoch)
+	r.Area.Add(&rec)
 }
 
 func kindOf(combine bool) telemetry.Kind {
@@ -126,10 +112,10 @@ func kindOf(combine bool) telemetry.Kind {
 func (r *recorder) foldRanks(ranks int) {
 	f := &r.folded
 	for q := range ranks {
-		r.area.AddSent(q, since(&f.rowsTo[q], r.counters.RowsTo(q)))
-		r.area.AddReceived(q, since(&f.rowsFrom[q], r.counters.RowsFrom(q)))
-		r.area.AddWait(telemetry.Dispatch, q, int64(since(&f.waitFor[0][q], r.counters.WaitFor(false, q))))
-		r.area.AddWait(telemetry.Combine, q, int64(since(&f.waitFor[1][q], r.counters.WaitFor(true, q))))
+		r.Area.AddSent(q, since(&f.rowsTo[q], r.counters.RowsTo(q)))
+		r.Area.AddReceived(q, since(&f.rowsFrom[q], r.counters.RowsFrom(q)))
+		r.Area.AddWait(telemetry.Dispatch, q, int64(since(&f.waitFor[0][q], r.counters.WaitFor(false, q))))
+		r.Area.AddWait(telemetry.Combine, q, int64(since(&f.waitFor[1][q], r.counters.WaitFor(true, q))))
 	}
 }
 
@@ -141,11 +127,11 @@ func (r *recorder) foldExperts() {
 	}
 	for l := range r.folded.experts {
 		if rows := since(&r.folded.experts[l], r.counters.Expert(l)); rows != 0 {
-			r.area.AddRows(l, rows)
+			r.Area.AddRows(l, rows)
 		}
 	}
 	if n > 0 {
-		r.area.SetExperts(n)
+		r.Area.SetExperts(n)
 	}
 }
 
@@ -160,13 +146,13 @@ func since(before *uint64, now uint64) uint64 {
 func (r *recorder) showCurrent() {
 	a, ok := r.counters.Current()
 	if !ok {
-		r.area.HideCurrent()
+		r.Area.HideCurrent()
 		return
 	}
 	if !r.device.known { // nothing has ended yet; that will tell better
-		r.device.see(a.Since, r.clock.Now())
+		r.device.see(a.Since, r.Clock.Now())
 	}
-	r.area.SetCurrent(kindOf(a.Combine), a.Op, r.device.at(a.Since))
+	r.Area.SetCurrent(kindOf(a.Combine), a.Op, r.device.at(a.Since))
 }
 
 // pauseRecording comes before the engine counts from 0 again, and

@@ -82,7 +82,7 @@ func (b *Buffer) leaveFor(state membership.State, why error) {
 	b.engine.SetMembers(b.noMembers())
 	b.leave(state, why)
 	if state == membership.Updating || state == membership.Closed {
-		b.rec.area.SetLeft(b.epoch)
+		b.rec.Area.SetLeft(b.epoch)
 	}
 	membership.Leave(b.dom.Members(), b.epoch, b.self)
 	b.wakeAll()

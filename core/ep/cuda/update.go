@@ -356,7 +356,7 @@ func (b *Buffer) shut() {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	b.leaveFor(membership.Closed, ep.ErrByOwner)
-	b.rec.area.SetClosed()
+	b.rec.Area.SetClosed()
 }
 
 // leaveDomain is idempotent.

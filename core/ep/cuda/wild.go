@@ -40,7 +40,7 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 // takes no other rank out. The caller holds b.stateMu.
 func (b *Buffer) surrender(f device.Failure) {
 	b.countViolation(b.self)
-	b.note(b.about(telemetry.Lost, b.self, 0, f.Error()))
+	b.rec.Note(b.about(telemetry.Lost, b.self, 0, f.Error()))
 	b.leaveFor(membership.Fenced, ep.FencedFor(f.Error()))
 }
 
@@ -50,7 +50,7 @@ func (b *Buffer) countViolation(rank int) {
 	}
 	b.wild.ranks = b.wild.ranks.With(rank)
 	b.wild.total++
-	if !b.rec.ended {
-		b.rec.area.SetViolations(b.wild.total)
+	if !b.rec.Ended {
+		b.rec.Area.SetViolations(b.wild.total)
 	}
 }

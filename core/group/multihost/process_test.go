@@ -18,6 +18,7 @@ import (
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -105,67 +106,25 @@ func watch(d *Domain, rank int, in io.Reader) error {
 	}
 }
 
-// child is a rank in a process of its own.
-type child struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out chan string
-}
-
-func startChildren(t *testing.T, hosts []string, bound time.Duration) []*child {
+func startChildren(t *testing.T, hosts []string, bound time.Duration) []*testenv.Process {
 	const key = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0"
-	children := make([]*child, len(hosts))
+	children := make([]*testenv.Process, len(hosts))
 	var all strings.Builder
 	for r, h := range hosts {
-		c := &child{cmd: exec.Command(os.Args[0]), out: make(chan string, 100)}
-		c.cmd.Env = append(os.Environ(), keyVariable+"="+key,
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), keyVariable+"="+key,
 			fmt.Sprintf("%s=%d,%d,%s,%d", childVariable, r, len(hosts), h, bound.Milliseconds()))
-		var err error
-		c.in, err = c.cmd.StdinPipe()
-		require.NoError(t, err)
-		out, err := c.cmd.StdoutPipe()
-		require.NoError(t, err)
-		c.cmd.Stderr = os.Stderr
-		require.NoError(t, c.cmd.Start())
-		go func() {
-			for s := bufio.NewScanner(out); s.Scan(); {
-				c.out <- s.Text()
-			}
-			close(c.out)
-		}()
-		t.Cleanup(func() {
-			_ = c.cmd.Process.Kill()
-			_ = c.cmd.Wait()
-		})
-		fmt.Fprintln(&all, strings.TrimPrefix(c.line(t), "metadata "))
-		children[r] = c
+		children[r] = testenv.StartProcess(t, cmd, testTimeout)
+		fmt.Fprintln(&all, children[r].Await("metadata"))
 	}
 	for _, c := range children {
-		_, err := io.WriteString(c.in, all.String())
+		_, err := io.WriteString(c.In, all.String())
 		require.NoError(t, err)
 	}
 	for _, c := range children {
-		require.Equal(t, "connected", c.line(t))
+		c.Await("connected")
 	}
 	return children
-}
-
-func (c *child) line(t *testing.T) string {
-	t.Helper()
-	select {
-	case line := <-c.out:
-		return line
-	case <-time.After(testTimeout):
-		t.Fatal("the child says nothing")
-		return ""
-	}
-}
-
-// until reads lines up to one.
-func (c *child) until(t *testing.T, want string) {
-	t.Helper()
-	for c.line(t) != want {
-	}
 }
 
 // TestKill: kill -9 of any rank, or of two, is noticed by its connections, and every
@@ -177,10 +136,10 @@ func TestKill(t *testing.T) {
 			children := startChildren(t, hosts, time.Hour)
 			begin := time.Now()
 			for r := range killed.All() {
-				require.NoError(t, children[r].cmd.Process.Kill())
+				require.NoError(t, children[r].Process.Kill())
 			}
 			for r := range rankset.Upto(4).Minus(killed).All() {
-				children[r].until(t, fmt.Sprintf("set %b lost %b", rankset.Upto(4).Minus(killed).Word(), killed.Word()))
+				children[r].Await(fmt.Sprintf("set %b lost %b", rankset.Upto(4).Minus(killed).Word(), killed.Word()))
 			}
 			t.Logf("all agreed after %v", time.Since(begin))
 		})
@@ -191,17 +150,12 @@ func TestKill(t *testing.T) {
 // are more than half; once it runs again it finds itself out.
 func TestStopped(t *testing.T) {
 	children := startChildren(t, []string{"a", "b", "c"}, 300*time.Millisecond)
-	require.NoError(t, children[1].cmd.Process.Signal(syscall.SIGSTOP))
-	children[0].until(t, "set 101 lost 0")
-	children[2].until(t, "set 101 lost 0")
-	require.NoError(t, children[1].cmd.Process.Signal(syscall.SIGCONT))
-	for {
-		line := children[1].line(t)
-		var set uint64
-		_, err := fmt.Sscanf(line, "set %b", &set)
-		require.NoError(t, err, line)
-		if set>>1&1 == 0 {
-			return
-		}
+	require.NoError(t, children[1].Process.Signal(syscall.SIGSTOP))
+	children[0].Await("set 101 lost 0")
+	children[2].Await("set 101 lost 0")
+	require.NoError(t, children[1].Process.Signal(syscall.SIGCONT))
+	for set := uint64(1 << 1); set>>1&1 == 1; {
+		_, err := fmt.Sscanf(children[1].Await("set"), "%b", &set)
+		require.NoError(t, err)
 	}
 }
