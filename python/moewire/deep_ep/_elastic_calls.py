@@ -1,0 +1,327 @@
+"""Dispatch and combine of ``ElasticBuffer``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from .._base import check
+from .._base.opaque import opaque_methods
+from ..errors import ClosedError
+from ..event import EventOverlap
+from ._ep_handle import EPHandle, Form
+from ._events import EventHandle
+from ._reduced import added_up
+
+if TYPE_CHECKING:
+    from .. import buffer as core
+    from .._base.place import Place
+    from .._ep.routing import Routing, Scattered
+    from ._shared_core import SharedCore
+
+X: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+Bias: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
+Dispatched: TypeAlias = tuple[X, torch.Tensor | None, torch.Tensor | None, EPHandle, EventOverlap]
+
+
+@opaque_methods
+class ElasticCalls:
+    """The calls that move rows. ``ElasticBuffer`` has the notation."""
+
+    _core: SharedCore | None
+    _place: Place
+    num_ranks: int
+    num_max_tokens_per_rank: int
+    allow_multiple_reduction: bool
+    timeout_us: int
+
+    def dispatch(
+        self,
+        x: X,
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        num_experts: int | None = None,
+        num_max_tokens_per_rank: int | None = None,
+        expert_alignment: int | None = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: EventHandle | None = None,
+        previous_event_before_epilogue: EventHandle | None = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        handle: EPHandle | None = None,
+        do_handle_copy: bool = True,
+        do_cpu_sync: bool | None = None,
+        do_expand: bool = False,
+        do_zero_padding: bool = False,
+        use_tma_aligned_col_major_sf: bool = False,
+    ) -> Dispatched:
+        """Sends rows to the ranks of their experts. Collective.
+
+        Args:
+            x: [T, H] of any dtype with rows of a multiple of 16 bytes; or that with scales [T, S]
+                of 4 bytes each, with any strides.
+            topk_idx: int64 [T, K], -1 selects nothing; an expert may come twice in a token. None
+                with a handle.
+            topk_weights: float32 [T, K].
+            cumulative_local_expert_recv_stats: int32 [L], to which the rows of each local expert
+                are added; not with a handle.
+            num_experts: E; not needed with a handle.
+            num_max_tokens_per_rank: M, at least T; None: the buffer's. It may differ between ranks:
+                it sizes what is returned without ``do_cpu_sync``, and numbers sources.
+            expert_alignment: of counts, and of expanded experts; None: 1.
+            handle: of an earlier dispatch; its routing and its form are used again.
+            do_handle_copy: keep a copy of topk_idx in the handle, not topk_idx itself.
+            do_cpu_sync: return exactly the rows that came; None: True without a handle.
+                False: R*M rows (expanded: as many as could come). Rows that did not come have
+                ids -1 and weights 0.
+            do_expand: one row per selection, by expert; with a handle it is the handle's.
+            do_zero_padding: zeros between expanded experts.
+            use_tma_aligned_col_major_sf: received scales have strides (1, rows rounded up to 4).
+            previous_event: waited for first; needs ``allocate_on_comm_stream``, as upstream.
+            previous_event_before_epilogue: waited for first.
+            async_with_compute_stream: return an event.
+            num_sms, num_qps, allocate_on_comm_stream: accepted and not used.
+
+        Returns:
+            ``(recv_x or (recv_x, scales), recv_topk_idx, recv_topk_weights, handle, event)``. Rows lie in
+            order of source rank and token. recv_topk_idx is int64 [rows, K], None if expanded;
+            recv_topk_weights float32 [rows, K] with 0 where a selection is not here, expanded
+            [rows]; None without topk_weights. The tensors are the caller's.
+
+        Raises:
+            InvalidArgument: an argument is wrong; the text names it.
+            PeerMismatchError: the ranks disagree, and the text says about what.
+            PeerLostError: a rank was lost; the text names it.
+        """
+        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
+        rows, scales = x if isinstance(x, tuple) else (x, None)
+        if handle is None:
+            handle = self._route(
+                topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync,
+                do_expand, do_handle_copy, num_sms, rows,
+            )  # fmt: skip
+            _add_counts(cumulative_local_expert_recv_stats, handle, self._place)
+        else:
+            _check_cached(handle, topk_idx, do_cpu_sync, do_expand, num_experts)
+            if cumulative_local_expert_recv_stats is not None:
+                raise check.refuse(
+                    "cumulative_local_expert_recv_stats", "a tensor", "None with a handle"
+                )
+        came = self._scatter(handle, rows, scales, topk_weights, do_zero_padding)
+        recv_x: X = came.rows
+        if came.extra is not None:
+            recv_x = (
+                came.rows,
+                _col_major(came.extra) if use_tma_aligned_col_major_sf else came.extra,
+            )
+        return (
+            recv_x,
+            self._ids(handle),
+            came.weights,
+            handle,
+            EventOverlap(EventHandle() if async_with_compute_stream else None),
+        )
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: EPHandle,
+        topk_weights: torch.Tensor | None = None,
+        bias: Bias = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: EventHandle | None = None,
+        previous_event_before_epilogue: EventHandle | None = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
+        """Brings rows back to their tokens and adds them up. Collective.
+
+        ``out[t]`` = the biases + the rows of t in order of rank, in float32, rounded once to bf16.
+        Expanded rows of one token on one rank are added there first, in order of k, and rounded.
+
+        Args:
+            x: bf16 [rows, H] as dispatched with this handle; rows beyond the received ones do not
+                count.
+            handle: of a dispatch.
+            topk_weights: float32, as dispatched: [rows, K], or [rows] if expanded.
+            bias: None, bf16 [T, H], or two of them.
+            previous_event, previous_event_before_epilogue, async_with_compute_stream,
+                allocate_on_comm_stream, num_sms, num_qps: as for ``dispatch``.
+
+        Returns:
+            ``(combined_x, combined_topk_weights, event)``: bf16 [T, H]; float32 [T, K], each from the
+            rank of its selection, 0 where there is none, or None without topk_weights.
+
+        Raises:
+            InvalidArgument: an argument is wrong; the text names it.
+            PeerMismatchError: the ranks disagree, and the text says about what.
+            PeerLostError: a rank was lost; the text names it.
+        """
+        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
+        form, expanded = handle._form, handle._form.expand
+        biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
+        out = None
+        if expanded and not self.allow_multiple_reduction:
+            if topk_weights is not None:
+                raise check.refuse(
+                    "topk_weights", "a tensor", "None with allow_multiple_reduction=False"
+                )
+            x, expanded = added_up(x, handle._routing, form.alignment), False
+            biases = tuple(one.float() for one in biases)
+        out, weights = self._shared().gather(
+            handle._routing,
+            x,
+            topk_weights=topk_weights,
+            owners_only=True,
+            bias=biases,
+            out=out,
+            expanded=expanded,
+            expert_alignment=form.alignment if expanded else 1,
+            timeout_us=self.timeout_us,
+        )
+        return out, weights, EventOverlap(EventHandle() if async_with_compute_stream else None)
+
+    def _route(
+        self,
+        topk_idx: torch.Tensor | None,
+        num_experts: int | None,
+        num_max_tokens_per_rank: int | None,
+        expert_alignment: int | None,
+        do_cpu_sync: bool | None,
+        do_expand: bool,
+        do_handle_copy: bool,
+        num_sms: int,
+        rows: torch.Tensor,
+    ) -> EPHandle:
+        """Makes the routing and the handle of a dispatch that has none."""
+        if topk_idx is None:
+            raise check.refuse("topk_idx", "None", "a tensor without a handle")
+        if num_experts is None:
+            raise check.refuse("num_experts", "None", "a number without a handle")
+        tokens = num_max_tokens_per_rank
+        most = self.num_max_tokens_per_rank if tokens is None else tokens
+        if rows.shape[0] > most:
+            raise check.refuse(
+                "num_max_tokens_per_rank", most, f"at least the {rows.shape[0]} tokens of x"
+            )
+        alignment = check.integer(
+            "expert_alignment", 1 if expert_alignment is None else expert_alignment, 1, 1 << 20
+        )
+        routing = self._shared().make_routing(topk_idx, num_experts, timeout_us=self.timeout_us)
+        exact = do_cpu_sync is None or bool(do_cpu_sync)
+        form = Form(
+            bool(do_expand),
+            alignment,
+            self._rows(routing, bool(do_expand), alignment, most, exact),
+            exact,
+        )
+        kept = topk_idx.clone() if do_handle_copy else topk_idx
+        return EPHandle(routing, form, kept, most, num_sms or 20, self._place)
+
+    def _rows(self, routing: Routing, expand: bool, alignment: int, most: int, exact: bool) -> int:
+        """How many rows the tensors of a dispatch have."""
+        came = routing.num_expanded_rows(alignment) if expand else routing.num_rows
+        if exact:
+            return came
+        worst = self.num_ranks * most
+        if expand:
+            local = routing.num_local_experts
+            worst = worst * min(routing.num_topk, local) + (alignment - 1) * local
+            worst = -(-worst // alignment) * alignment
+        return max(came, worst)
+
+    def _scatter(
+        self,
+        handle: EPHandle,
+        rows: torch.Tensor,
+        scales: torch.Tensor | None,
+        topk_weights: torch.Tensor | None,
+        do_zero_padding: bool,
+    ) -> Scattered:
+        form = handle._form
+        if do_zero_padding and not form.expand:
+            raise check.refuse("do_zero_padding", "True", "False for rows that are not expanded")
+        out = self._place.empty((form.num_rows, *rows.shape[1:]), rows.dtype)
+        came = self._shared().scatter(
+            handle._routing,
+            rows,
+            topk_weights=topk_weights,
+            extra=None if scales is None else scales.contiguous(),
+            out=out,
+            expanded=form.expand,
+            expert_alignment=form.alignment if form.expand else 1,
+            zero_gaps=do_zero_padding,
+            timeout_us=self.timeout_us,
+        )
+        return came._replace(
+            rows=out, weights=_padded(came.weights, form, 0), extra=_padded(came.extra, form, 0)
+        )
+
+    def _ids(self, handle: EPHandle) -> torch.Tensor | None:
+        if handle._form.expand:
+            return None
+        return _padded(handle._routing.recv_topk_idx(), handle._form, -1)
+
+    def _wait_for(
+        self, event: EventHandle | None, before_epilogue: EventHandle | None, on_comm_stream: bool
+    ) -> None:
+        if event is not None and not on_comm_stream:
+            raise check.refuse(
+                "allocate_on_comm_stream", on_comm_stream, "True with a previous_event"
+            )
+        for one in (event, before_epilogue):
+            if one is not None:
+                one.current_stream_wait()
+
+    def _shared(self) -> core.Buffer:
+        if self._core is None:
+            raise ClosedError("buffer was destroyed")
+        return self._core.buffer
+
+
+def _padded(given: torch.Tensor | None, form: Form, value: int) -> torch.Tensor | None:
+    """The tensor with as many rows as the dispatch has."""
+    if given is None or given.shape[0] == form.num_rows:
+        return given
+    out = given.new_full((form.num_rows, *given.shape[1:]), value)
+    out[: given.shape[0]] = given
+    return out
+
+
+def _col_major(scales: torch.Tensor) -> torch.Tensor:
+    """The same values with strides (1, rows rounded up to 4), as grouped GEMMs read them."""
+    rows, width = scales.shape
+    out = scales.new_zeros((width, -(-rows // 4) * 4))
+    out[:, :rows] = scales.T
+    return out.T[:rows]
+
+
+def _add_counts(stats: torch.Tensor | None, handle: EPHandle, place: Place) -> None:
+    if stats is None:
+        return
+    counts = handle._routing.counts
+    check.tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (len(counts),), place)
+    stats.add_(torch.tensor(counts, dtype=torch.int32, device=stats.device))
+
+
+def _check_cached(
+    handle: EPHandle,
+    topk_idx: object,
+    do_cpu_sync: bool | None,
+    do_expand: bool,
+    num_experts: int | None,
+) -> None:
+    if topk_idx is not None:
+        raise check.refuse("topk_idx", "a tensor", "None with a handle")
+    if do_cpu_sync:
+        raise check.refuse("do_cpu_sync", True, "False or None with a handle")
+    if do_expand and not handle._form.expand:
+        raise check.refuse("do_expand", True, "False with the handle of a dispatch without it")
+    if num_experts not in (None, handle._routing.num_experts):
+        raise check.refuse(
+            "num_experts", num_experts, f"the handle's {handle._routing.num_experts}"
+        )

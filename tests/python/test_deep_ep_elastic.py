@@ -1,0 +1,53 @@
+"""DeepEP's second interface: compact and expanded rows, handles that outlive calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import jobs_elastic
+from harness.team import Team
+
+SIZES = pytest.mark.parametrize(
+    "size", [1, 3, pytest.param(4, marks=pytest.mark.all)], ids="R{}".format
+)
+
+
+@SIZES
+def test_compact(team: Team, size: int) -> None:
+    team.run(size, jobs_elastic.compact)
+
+
+@SIZES
+def test_expanded(team: Team, size: int) -> None:
+    team.run(size, jobs_elastic.expanded)
+
+
+def test_one_rounding(team: Team) -> None:
+    team.run(3, jobs_elastic.single_rounding)
+
+
+def test_28_buffers_share_one_workspace(team: Team) -> None:
+    assert team.run(3, jobs_elastic.views) == [1, 1, 1]
+
+
+def test_what_is_refused_is_named(team: Team) -> None:
+    for texts in team.run(2, jobs_elastic.refusals):
+        for text, name in zip(
+            texts,
+            (
+                "topk_idx",
+                "num_experts",
+                "num_max_tokens_per_rank",
+                "topk_idx",
+                "do_expand",
+                "do_cpu_sync",
+                "num_experts",
+                "do_zero_padding",
+                "expert_alignment",
+                "allocate_on_comm_stream",
+                "engram_write",
+                "num_max_tokens_per_rank",
+            ),
+            strict=True,
+        ):
+            assert name in text and text != "no error", text
