@@ -1,4 +1,4 @@
-"""Lets code that imports DeepEP use Moewire, unchanged: its ``Buffer``, both modes.
+"""Lets code that imports DeepEP use Moewire, unchanged: ``Buffer`` and ``ElasticBuffer``.
 
     import moewire.compat.deep_ep
     moewire.compat.deep_ep.install()
@@ -16,8 +16,16 @@ from ._alias import Alias
 _ALIAS = Alias(
     "deep_ep",
     "moewire.deep_ep",
-    ("Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t", "__version__"),
-    refused=("ElasticBuffer", "EPHandle"),
+    (
+        "Buffer",
+        "Config",
+        "EPHandle",
+        "ElasticBuffer",
+        "EventHandle",
+        "EventOverlap",
+        "topk_idx_t",
+        "__version__",
+    ),
     parts=(Alias("deep_ep.utils", "moewire.deep_ep.utils", ("EventHandle", "EventOverlap")),),
 )
 

@@ -32,8 +32,8 @@ _EXPERIMENTS = ("engram_", "pp_", "agrs_")
 class ElasticBuffer(ElasticCalls):
     """DeepEP's communication buffer, version 2, over routings. Construction is collective.
 
-    Notation as in ``moewire.Buffer``: R ranks, E experts, L = E/R, T tokens of hidden size H on this
-    rank, K selections per token, N rows received. All buffers of one process group share one
+    Notation as in ``moewire.Buffer``: R ranks, E experts, L = E/R, T tokens of hidden size H on
+    this rank, K selections per token, N rows received. All buffers of one process group share one
     workspace, so there may be one per layer.
 
     Args:
@@ -128,7 +128,7 @@ class ElasticBuffer(ElasticCalls):
         Raises:
             InvalidArgument: a number is out of its bounds.
         """
-        ranks = group.size()
+        ranks: int = group.size()
         tokens = check.integer("num_max_tokens_per_rank", num_max_tokens_per_rank, 0, 1 << 31)
         width = check.integer("hidden", hidden, 0, abi.LIMITS["hidden"][1]) or 7168
         topk = check.integer("num_topk", num_topk, 0, abi.LIMITS["num_topk"][1]) or _MOST_TOPK

@@ -17,7 +17,8 @@ from ._reduced import added_up
 if TYPE_CHECKING:
     from .. import buffer as core
     from .._base.place import Place
-    from .._ep.routing import Routing, Scattered
+    from .._ep.routed import Scattered
+    from .._ep.routing import Routing
     from ._shared_core import SharedCore
 
 X: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -86,10 +87,10 @@ class ElasticCalls:
             num_sms, num_qps, allocate_on_comm_stream: accepted and not used.
 
         Returns:
-            ``(recv_x or (recv_x, scales), recv_topk_idx, recv_topk_weights, handle, event)``. Rows lie in
-            order of source rank and token. recv_topk_idx is int64 [rows, K], None if expanded;
-            recv_topk_weights float32 [rows, K] with 0 where a selection is not here, expanded
-            [rows]; None without topk_weights. The tensors are the caller's.
+            ``(recv_x or (recv_x, scales), recv_topk_idx, recv_topk_weights, handle, event)``.
+            Rows lie in order of source rank and token. recv_topk_idx is int64 [rows, K], None if
+            expanded. recv_topk_weights is float32 [rows, K] with 0 where a selection is not here,
+            expanded [rows]; None without topk_weights. The tensors are the caller's.
 
         Raises:
             InvalidArgument: an argument is wrong; the text names it.
@@ -153,8 +154,8 @@ class ElasticCalls:
                 allocate_on_comm_stream, num_sms, num_qps: as for ``dispatch``.
 
         Returns:
-            ``(combined_x, combined_topk_weights, event)``: bf16 [T, H]; float32 [T, K], each from the
-            rank of its selection, 0 where there is none, or None without topk_weights.
+            ``(combined_x, combined_topk_weights, event)``: bf16 [T, H]; float32 [T, K], each from
+            the rank of its selection, 0 where there is none, or None without topk_weights.
 
         Raises:
             InvalidArgument: an argument is wrong; the text names it.
@@ -164,7 +165,8 @@ class ElasticCalls:
         self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         form, expanded = handle._form, handle._form.expand
         biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
-        out = None
+        came = self._rows(handle._routing, expanded, form.alignment, 0, True)
+        x, topk_weights = x[:came], None if topk_weights is None else topk_weights[:came]
         if expanded and not self.allow_multiple_reduction:
             if topk_weights is not None:
                 raise check.refuse(
@@ -178,7 +180,6 @@ class ElasticCalls:
             topk_weights=topk_weights,
             owners_only=True,
             bias=biases,
-            out=out,
             expanded=expanded,
             expert_alignment=form.alignment if expanded else 1,
             timeout_us=self.timeout_us,
