@@ -23,8 +23,6 @@ class Alias:
     name: str
     target: str
     names: tuple[str, ...]
-    # Names that clients look for and the target refuses, with the reason.
-    refused: tuple[str, ...] = ()
     # Modules inside it.
     parts: tuple[Alias, ...] = ()
 
@@ -66,7 +64,7 @@ class _Module(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         alias: Alias = self.__dict__["_moewire_alias"]
-        if name not in (*alias.names, *alias.refused):
+        if name not in alias.names:
             raise AttributeError(f"module {alias.name!r} (moewire's) has no attribute {name!r}")
         value = getattr(importlib.import_module(alias.target), name)
         setattr(self, name, value)
