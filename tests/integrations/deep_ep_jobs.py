@@ -199,3 +199,47 @@ def _dense(ids: torch.Tensor, weights: torch.Tensor, experts: int) -> torch.Tens
     """[T, E], as the router gives it: 0 where an expert is not selected."""
     probs = torch.zeros(len(ids), experts + 1)
     return probs.scatter(1, torch.where(ids < 0, experts, ids), weights)[:, :experts]
+
+
+def titan(inference: bool) -> dict[str, Any]:
+    """TorchTitan's functions over ``ElasticBuffer``: compact rows with gradients, or expanded."""
+    module = deep_ep_preload.titan()
+    wrong = []
+    for step in range(STEPS):
+        world = worlds.world_of(step, distinct=True)
+        leaves = Leaves(world)
+        with torch.set_grad_enabled(not inference):
+            out = leaves.x
+            for layer in range(LAYERS):
+                out = _titan_layer(module, world, leaves, layer, out, inference)
+        want = worlds.expected(world)
+        if inference:
+            wrong += [] if torch.equal(out.double(), want.out) else [f"step {step}: out"]
+            continue
+        got = _backward(world, leaves, out)
+        wrong += [f"step {step}: {what}" for what in worlds.differences(got, want)]
+    ours = isinstance(module._buffer, moewire.deep_ep.ElasticBuffer)
+    return {"wrong": wrong, "ours": ours, "handles": len(module._handle_cache)}
+
+
+def _titan_layer(
+    module: ModuleType, world: World, leaves: Leaves, layer: int, x: torch.Tensor, expanded: bool
+) -> torch.Tensor:
+    most = max(len(one) for one in world.x)
+    module.get_buffer(dist.group.WORLD, hidden=HIDDEN, num_max_tokens_per_rank=64, num_topk=TOPK)
+    rows, counts, state = module.dispatch_tokens(
+        x,
+        world.topk_idx[layer][dist.get_rank()],
+        leaves.weights[layer],
+        LOCAL_EXPERTS,
+        world.num_experts,
+        num_tokens_per_rank=most,
+        cudagraphable=expanded,
+    )
+    assert counts.tolist() == _counts(world, layer)
+    scales = leaves.scales[layer].repeat_interleave(counts)
+    outputs = rows.clone()
+    outputs[: len(scales)] = (rows[: len(scales)].float() * scales.unsqueeze(1)).to(torch.bfloat16)
+    out: torch.Tensor = module.combine_tokens(outputs, state)
+    module.sync_combine()
+    return out

@@ -14,6 +14,8 @@ from types import ModuleType
 # Megatron compiles small functions, which takes long and gives the same.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
+import torch
+
 import moewire.compat.deep_ep
 
 moewire.compat.deep_ep.install()
@@ -23,11 +25,26 @@ import megatron.core.transformer.moe.token_dispatcher  # noqa: E402, F401
 
 def nemo() -> ModuleType:
     """NeMo Automodel's file: its package imports much more."""
-    name = "nemo_fused_a2a"
+    return _file_of("nemo_automodel", "components", "moe", "megatron", "fused_a2a.py")
+
+
+def titan() -> ModuleType:
+    """TorchTitan's file. It registers its operators for CUDA alone."""
+    known = "torchtitan_deepep" in sys.modules
+    module = _file_of("torchtitan", "distributed", "deepep", "deepep.py")
+    if not known:
+        torch.library.impl("deepep::dispatch", "CPU")(module._dispatch_op_impl)
+        torch.library.impl("deepep::combine", "CPU")(module._combine_op_impl)
+    return module
+
+
+def _file_of(package_name: str, *parts: str) -> ModuleType:
+    """One file of a package, without what the package imports."""
+    name = f"{package_name}_{Path(parts[-1]).stem}"
     if name not in sys.modules:
-        package = importlib.util.find_spec("nemo_automodel")
-        assert package is not None and package.origin is not None
-        path = Path(package.origin).parent / "components" / "moe" / "megatron" / "fused_a2a.py"
+        package = importlib.util.find_spec(package_name)
+        assert package is not None and package.submodule_search_locations
+        path = Path(next(iter(package.submodule_search_locations)), *parts)
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -36,3 +53,4 @@ def nemo() -> ModuleType:
 
 
 nemo()
+titan()

@@ -61,3 +61,9 @@ def test_nemos_functions(server: EngineServer, async_finish: bool) -> None:
             "freed": True,
             "again": [],
         }
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["training", "inference"])
+def test_titans_functions(server: EngineServer, inference: bool) -> None:
+    for answer in server.run(3, "deep_ep_jobs.titan", inference):
+        assert answer == {"wrong": [], "ours": True, "handles": 0}

@@ -63,7 +63,7 @@ class ElasticCalls:
 
         Args:
             x: [T, H] of any dtype with rows of a multiple of 16 bytes; or that with scales [T, S]
-                of 4 bytes each, with any strides.
+                of 4 bytes each. Both with any strides.
             topk_idx: int64 [T, K], -1 selects nothing; an expert may come twice in a token. None
                 with a handle.
             topk_weights: float32 [T, K].
@@ -99,6 +99,7 @@ class ElasticCalls:
         """
         self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         rows, scales = x if isinstance(x, tuple) else (x, None)
+        rows = rows.contiguous()
         if handle is None:
             handle = self._route(
                 topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync,
@@ -145,8 +146,8 @@ class ElasticCalls:
         Expanded rows of one token on one rank are added there first, in order of k, and rounded.
 
         Args:
-            x: bf16 [rows, H] as dispatched with this handle; rows beyond the received ones do not
-                count.
+            x: bf16 [rows, H], with any strides, as dispatched with this handle; rows beyond the
+                received ones do not count.
             handle: of a dispatch.
             topk_weights: float32, as dispatched: [rows, K], or [rows] if expanded.
             bias: None, bf16 [T, H], or two of them.
@@ -166,7 +167,8 @@ class ElasticCalls:
         form, expanded = handle._form, handle._form.expand
         biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
         came = self._rows(handle._routing, expanded, form.alignment, 0, True)
-        x, topk_weights = x[:came], None if topk_weights is None else topk_weights[:came]
+        x = x[:came].contiguous()
+        topk_weights = None if topk_weights is None else topk_weights[:came].contiguous()
         if expanded and not self.allow_multiple_reduction:
             if topk_weights is not None:
                 raise check.refuse(
