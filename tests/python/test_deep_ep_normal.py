@@ -9,7 +9,7 @@ from harness import jobs_deep_ep_refusals as refusals
 from harness.team import Team
 
 
-@pytest.mark.parametrize("size", [2, 3], ids="R={}".format)
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.all), 3], ids="R={}".format)
 @pytest.mark.parametrize("topk", [True, False], ids=["topk", "no topk"])
 @pytest.mark.parametrize("content", normal.CONTENTS)
 def test_grid(team: Team, size: int, content: str, topk: bool) -> None:

@@ -171,7 +171,7 @@ def shapes(rank: Rank) -> None:
         world_of(rank, 2, tokens=[0] * last + [9]),
         world_of(rank, 3, nothing=True),
         _to_one_rank(world_of(rank, 4), last),
-        world_of(rank, 5, tokens=[900] + [1] * last),
+        world_of(rank, 5, tokens=[200] + [1] * last),
     ]
     for number, world in enumerate(worlds):
         result = fresh(buffer, world, mine)
