@@ -14,7 +14,8 @@ from ..errors import ClosedError
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-_lock = threading.Lock()
+# Entered again where a share is collected while another one is made.
+_lock = threading.RLock()
 # By group and device. A buffer that is not used any more leaves its group by itself.
 _cores: dict[tuple[int, str], tuple[weakref.ref[object], weakref.ref[core.Buffer]]] = {}
 
