@@ -66,7 +66,8 @@ class Buffer(PackedCalls, FlatCalls, RoutedCalls, Member):
     Args:
         group: any ``torch.distributed`` process group. The ranks meet in its store if it has one,
             else by one ``all_gather``.
-        num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch
+        num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch, or
+            by the first routing, with 32 MiB per slot, which may be too little for dispatches
             (not on CUDA, where it has to be given). A later dispatch that does not fit is refused
             on its own rank, with both sizes, and consumes nothing. If ranks may disagree about M, H
             or E, give a size.

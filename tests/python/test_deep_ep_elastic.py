@@ -45,9 +45,26 @@ def test_what_is_refused_is_named(team: Team) -> None:
                 "do_zero_padding",
                 "expert_alignment",
                 "allocate_on_comm_stream",
+                "do_zero_padding",
+                "cumulative_local_expert_recv_stats",
+                "topk_weights",
+                "x: 14 bytes per token",
+                "x[1]",
+                "topk_idx",
+                "x: 999 rows",
+                "handle",
                 "engram_write",
                 "num_max_tokens_per_rank",
             ),
             strict=True,
         ):
             assert name in text and text != "no error", text
+
+
+def test_each_rank_has_its_own_most(team: Team) -> None:
+    team.run(3, jobs_elastic.unequal_most)
+
+
+def test_new_buffers_after_a_late_rank(team: Team) -> None:
+    *present, late = team.run(3, jobs_elastic.late_rank)
+    assert late == [] and all("[2]" in text for (text,) in present)

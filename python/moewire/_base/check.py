@@ -195,6 +195,14 @@ def tokens_per_rank(value: object) -> int:
     return limited("num_max_dispatch_tokens_per_rank", value, "num_max_tokens_per_rank")
 
 
+def row_bytes(name: str, size: int) -> int:
+    """Bytes of a token's row that is sent over a routing."""
+    multiple, most = 2 * abi.ROW_MULTIPLE, 2 * abi.LIMITS["hidden"][1]
+    if not multiple <= size <= most or size % multiple:
+        raise refuse(name, f"{size} bytes per token", f"a multiple of {multiple} up to {most}")
+    return size
+
+
 def extra_row_bytes(name: str, value: object) -> int:
     """Bytes per token of a tensor that goes along with flat rows; 0 would be no tensor."""
     return integer(name, value, 1, abi.LIMITS["extra_row_bytes"][1])

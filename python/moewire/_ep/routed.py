@@ -17,9 +17,6 @@ from . import routing as _routing
 from .engine import Engine
 from .routing import Routing
 
-_ROW_BYTES = 2 * abi.ROW_MULTIPLE  # what the bytes of a row are a multiple of
-_MOST_ROW_BYTES = 2 * abi.LIMITS["hidden"][1]
-
 
 class Scattered(NamedTuple):
     """What ``scatter`` returns. All tensors are the caller's."""
@@ -255,11 +252,7 @@ def _layout(
 def _check_rows(x: torch.Tensor, tokens: int, engine: Engine) -> int:
     """Checks the rows of a scatter; the bytes of each."""
     check.along("x", x, tokens, engine.place)
-    size = row_bytes((x.dtype, tuple(x.shape[1:])))
-    if not _ROW_BYTES <= size <= _MOST_ROW_BYTES or size % _ROW_BYTES:
-        allowed = f"a multiple of {_ROW_BYTES} up to {_MOST_ROW_BYTES}"
-        raise check.refuse("x", f"{size} bytes per token", allowed)
-    return size
+    return check.row_bytes("x", row_bytes((x.dtype, tuple(x.shape[1:]))))
 
 
 def _check_extra(extra: torch.Tensor, tokens: int, engine: Engine) -> int:

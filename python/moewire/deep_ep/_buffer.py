@@ -47,7 +47,8 @@ class Buffer(NormalMode):
         group: any ``torch.distributed`` process group; gloo will do.
         num_nvl_bytes: kept for clients that compare it with a hint; nothing is allocated for it.
         num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch
-            (on CUDA refused with low_latency_mode). Without low_latency_mode it is only kept.
+            (on CUDA refused with low_latency_mode). Give it if both modes are used: a first call
+            of the normal mode takes less. Without low_latency_mode it is only kept.
         low_latency_mode: must be True for the low-latency methods, as upstream. The methods of
             the normal mode are there in either case.
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: accepted; there are no

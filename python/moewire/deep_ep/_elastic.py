@@ -10,7 +10,7 @@ from .. import _abi as abi
 from .._base import check
 from .._base.opaque import opaque_methods
 from .._cuda import torch_cuda
-from ._elastic_calls import ElasticCalls
+from ._elastic_calls import NUM_SMS, ElasticCalls
 from ._events import EventHandle
 from ._shared_core import SharedCore
 
@@ -23,8 +23,6 @@ _NUM_SLOTS = 2
 # Rows go in rounds, so a slot for more tokens of each rank saves nothing that can be measured.
 _MOST_TOKENS_PER_ROUND = 512
 _MOST_TOPK = 32
-# What upstream's theoretical numbers are for, there is none here; clients want an even one.
-_NUM_SMS = 20
 _EXPERIMENTS = ("engram_", "pp_", "agrs_")
 
 
@@ -38,17 +36,17 @@ class ElasticBuffer(ElasticCalls):
 
     Args:
         group: any ``torch.distributed`` process group; gloo will do.
-        num_bytes: of the workspace; None: as much as ``get_buffer_size_hint`` says. Rows go in
-            rounds over it, so any size serves any number of tokens.
+        num_bytes: kept, at least ``get_buffer_size_hint``, for clients that compare the two. The
+            workspace has a size of its own: rows go in rounds over it, whatever their number.
         num_max_tokens_per_rank: M, for calls that do not give it.
-        hidden, num_topk, use_fp8_dispatch: what the size is for; 0: 7168 and 32.
+        hidden, num_topk: what the workspace is for; 0: 7168 and 32. Alike on all ranks.
         deterministic: accepted; rows always lie in order of rank and token.
         allow_multiple_reduction: False: the rows of expanded tokens are added up in float32 and
             rounded once, at the source. Such combines take no weights.
         num_gpu_timeout_secs: bounds each wait of each call for other ranks.
         explicitly_destroy: allows ``destroy()``.
-        num_cpu_bytes, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx, num_allocated_qps,
-            num_cpu_timeout_secs: accepted and not used.
+        use_fp8_dispatch, num_cpu_bytes, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx,
+            num_allocated_qps, num_cpu_timeout_secs: accepted and not used.
         device: as for ``moewire.deep_ep.Buffer``.
 
     Raises:
@@ -93,7 +91,9 @@ class ElasticBuffer(ElasticCalls):
         self.explicitly_destroy = bool(explicitly_destroy)
         self.timeout_us = seconds * 1_000_000
         self.group = group
-        self._core: SharedCore | None = SharedCore(group, hint, torch_cuda.chosen(device))
+        # Ranks agree about the workspace, and need not agree about M.
+        room = self.get_buffer_size_hint(group, 0, hidden, num_topk)
+        self._core: SharedCore | None = SharedCore(group, room, torch_cuda.chosen(device))
         self._place = self._core.buffer.runtime.place
         self.rank_idx = self._core.buffer.rank
         self.num_ranks = self._core.buffer.group_size
@@ -173,7 +173,7 @@ class ElasticBuffer(ElasticCalls):
         Returns:
             The same number always.
         """
-        return _NUM_SMS
+        return NUM_SMS
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
         """``num_sms + 1``; there are no queue pairs to choose.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -10,9 +10,11 @@ from .._base import check
 from .._base.opaque import opaque_methods
 from ..errors import ClosedError
 from ..event import EventOverlap
-from ._ep_handle import EPHandle, Form
-from ._events import EventHandle
+from ._ep_handle import EPHandle, Form, checked
+from ._events import EventHandle, check_counts, ended
 from ._reduced import added_up
+from ._routed import check_selections
+from ._tokens import Bias, Rows, Tokens, biases_of, padded, tokens_of
 
 if TYPE_CHECKING:
     from .. import buffer as core
@@ -21,9 +23,23 @@ if TYPE_CHECKING:
     from .._ep.routing import Routing
     from ._shared_core import SharedCore
 
-X: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-Bias: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
-Dispatched: TypeAlias = tuple[X, torch.Tensor | None, torch.Tensor | None, EPHandle, EventOverlap]
+Dispatched: TypeAlias = tuple[
+    Rows, torch.Tensor | None, torch.Tensor | None, EPHandle, EventOverlap
+]
+
+# Nothing here uses GPU cores; clients want an even number, and hand it back.
+NUM_SMS = 20
+
+
+class _Asked(NamedTuple):
+    """The arguments of a dispatch that has no handle, checked."""
+
+    topk_idx: torch.Tensor
+    num_experts: int
+    most_tokens: int  # M
+    alignment: int
+    exact: bool
+    expand: bool
 
 
 @opaque_methods
@@ -39,7 +55,7 @@ class ElasticCalls:
 
     def dispatch(
         self,
-        x: X,
+        x: Rows,
         topk_idx: torch.Tensor | None = None,
         topk_weights: torch.Tensor | None = None,
         cumulative_local_expert_recv_stats: torch.Tensor | None = None,
@@ -97,34 +113,36 @@ class ElasticCalls:
             PeerMismatchError: the ranks disagree, and the text says about what.
             PeerLostError: a rank was lost; the text names it.
         """
-        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
-        rows, scales = x if isinstance(x, tuple) else (x, None)
-        rows = rows.contiguous()
+        tokens = tokens_of(_contiguous(x), self._place)
+        stats = cumulative_local_expert_recv_stats
         if handle is None:
-            handle = self._route(
-                topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_cpu_sync,
-                do_expand, do_handle_copy, num_sms, rows,
+            asked = self._asked(
+                tokens, topk_idx, topk_weights, num_experts, num_max_tokens_per_rank,
+                expert_alignment, do_cpu_sync, do_expand,
             )  # fmt: skip
-            _add_counts(cumulative_local_expert_recv_stats, handle, self._place)
+            check_counts(stats, asked.num_experts // self.num_ranks, self._place)
         else:
-            _check_cached(handle, topk_idx, do_cpu_sync, do_expand, num_experts)
-            if cumulative_local_expert_recv_stats is not None:
-                raise check.refuse(
-                    "cumulative_local_expert_recv_stats", "a tensor", "None with a handle"
-                )
-        came = self._scatter(handle, rows, scales, topk_weights, do_zero_padding)
-        recv_x: X = came.rows
-        if came.extra is not None:
-            recv_x = (
-                came.rows,
-                _col_major(came.extra) if use_tma_aligned_col_major_sf else came.extra,
-            )
+            _check_cached(checked(handle), topk_idx, do_cpu_sync, do_expand, num_experts, stats)
+        expanded = do_expand if handle is None else handle._form.expand
+        if do_zero_padding and not expanded:
+            raise check.refuse("do_zero_padding", True, "False for rows that are not expanded")
+        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
+        # From here on ranks wait for one another: all arguments were checked.
+        if handle is None:
+            handle = self._route(asked, do_handle_copy, num_sms)
+        came = self._scatter(handle, tokens, topk_weights, do_zero_padding)
+        if stats is not None:
+            counts = handle._routing.counts
+            stats.add_(torch.tensor(counts, dtype=torch.int32, device=stats.device))
+        scales = came.extra
+        if scales is not None and use_tma_aligned_col_major_sf:
+            scales = _col_major(scales)
         return (
-            recv_x,
+            tokens.with_rows(came.rows, scales),
             self._ids(handle),
             came.weights,
             handle,
-            EventOverlap(EventHandle() if async_with_compute_stream else None),
+            ended(async_with_compute_stream),
         )
 
     def combine(
@@ -163,12 +181,14 @@ class ElasticCalls:
             PeerMismatchError: the ranks disagree, and the text says about what.
             PeerLostError: a rank was lost; the text names it.
         """
+        form, expanded = checked(handle)._form, handle._form.expand
+        _check_rows("x", x, form)
+        x = x[: form.num_came].contiguous()
+        if topk_weights is not None:
+            _check_rows("topk_weights", topk_weights, form)
+            topk_weights = topk_weights[: form.num_came].contiguous()
+        biases = biases_of(bias)
         self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
-        form, expanded = handle._form, handle._form.expand
-        biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
-        came = self._rows(handle._routing, expanded, form.alignment, 0, True)
-        x = x[:came].contiguous()
-        topk_weights = None if topk_weights is None else topk_weights[:came].contiguous()
         if expanded and not self.allow_multiple_reduction:
             if topk_weights is not None:
                 raise check.refuse(
@@ -186,88 +206,92 @@ class ElasticCalls:
             expert_alignment=form.alignment if expanded else 1,
             timeout_us=self.timeout_us,
         )
-        return out, weights, EventOverlap(EventHandle() if async_with_compute_stream else None)
+        return out, weights, ended(async_with_compute_stream)
 
-    def _route(
+    def _asked(
         self,
+        tokens: Tokens,
         topk_idx: torch.Tensor | None,
+        topk_weights: torch.Tensor | None,
         num_experts: int | None,
         num_max_tokens_per_rank: int | None,
         expert_alignment: int | None,
         do_cpu_sync: bool | None,
         do_expand: bool,
-        do_handle_copy: bool,
-        num_sms: int,
-        rows: torch.Tensor,
-    ) -> EPHandle:
-        """Makes the routing and the handle of a dispatch that has none."""
+    ) -> _Asked:
+        """Checks the arguments of a dispatch that has no handle."""
         if topk_idx is None:
             raise check.refuse("topk_idx", "None", "a tensor without a handle")
         if num_experts is None:
             raise check.refuse("num_experts", "None", "a number without a handle")
-        tokens = num_max_tokens_per_rank
-        most = self.num_max_tokens_per_rank if tokens is None else tokens
-        if rows.shape[0] > most:
-            raise check.refuse(
-                "num_max_tokens_per_rank", most, f"at least the {rows.shape[0]} tokens of x"
-            )
-        alignment = check.integer(
-            "expert_alignment", 1 if expert_alignment is None else expert_alignment, 1, 1 << 20
-        )
-        routing = self._shared().make_routing(topk_idx, num_experts, timeout_us=self.timeout_us)
-        exact = do_cpu_sync is None or bool(do_cpu_sync)
-        form = Form(
+        most = num_max_tokens_per_rank
+        most = self.num_max_tokens_per_rank if most is None else most
+        num = len(tokens.x)
+        if num > most:
+            raise check.refuse("num_max_tokens_per_rank", most, f"at least the {num} tokens of x")
+        check_selections(num, topk_idx, topk_weights, self._place)
+        return _Asked(
+            topk_idx,
+            check.experts(num_experts, self.num_ranks),
+            most,
+            check.limited("expert_alignment", 1 if expert_alignment is None else expert_alignment),
+            do_cpu_sync is None or bool(do_cpu_sync),
             bool(do_expand),
-            alignment,
-            self._rows(routing, bool(do_expand), alignment, most, exact),
-            exact,
         )
-        kept = topk_idx.clone() if do_handle_copy else topk_idx
-        return EPHandle(routing, form, kept, most, num_sms or 20, self._place)
 
-    def _rows(self, routing: Routing, expand: bool, alignment: int, most: int, exact: bool) -> int:
-        """How many rows the tensors of a dispatch have."""
+    def _route(self, asked: _Asked, do_handle_copy: bool, num_sms: int) -> EPHandle:
+        """Makes the routing and the handle of a dispatch."""
+        routing = self._shared().make_routing(
+            asked.topk_idx, asked.num_experts, timeout_us=self.timeout_us
+        )
+        kept = asked.topk_idx.clone() if do_handle_copy else asked.topk_idx
+        form = self._form_of(asked, routing)
+        return EPHandle(routing, form, kept, asked.most_tokens, num_sms or NUM_SMS, self._place)
+
+    def _form_of(self, asked: _Asked, routing: Routing) -> Form:
+        expand, alignment = asked.expand, asked.alignment
         came = routing.num_expanded_rows(alignment) if expand else routing.num_rows
-        if exact:
-            return came
-        worst = self.num_ranks * most
+        worst = self.num_ranks * asked.most_tokens
         if expand:
             local = routing.num_local_experts
             worst = worst * min(routing.num_topk, local) + (alignment - 1) * local
             worst = -(-worst // alignment) * alignment
-        return max(came, worst)
+        # A rank with a larger M may have sent more than this rank's worst case.
+        rows = came if asked.exact else max(came, worst)
+        return Form(expand, alignment, came, rows, asked.exact)
 
     def _scatter(
         self,
         handle: EPHandle,
-        rows: torch.Tensor,
-        scales: torch.Tensor | None,
+        tokens: Tokens,
         topk_weights: torch.Tensor | None,
         do_zero_padding: bool,
     ) -> Scattered:
+        """Rows, weights and scales in as many rows as the handle says."""
         form = handle._form
-        if do_zero_padding and not form.expand:
-            raise check.refuse("do_zero_padding", "True", "False for rows that are not expanded")
-        out = self._place.empty((form.num_rows, *rows.shape[1:]), rows.dtype)
+        out = self._place.empty((form.num_rows, tokens.x.shape[1]), tokens.x.dtype)
         came = self._shared().scatter(
             handle._routing,
-            rows,
+            tokens.x,
             topk_weights=topk_weights,
-            extra=None if scales is None else scales.contiguous(),
+            extra=tokens.scales,
             out=out,
             expanded=form.expand,
             expert_alignment=form.alignment if form.expand else 1,
             zero_gaps=do_zero_padding,
             timeout_us=self.timeout_us,
         )
-        return came._replace(
-            rows=out, weights=_padded(came.weights, form, 0), extra=_padded(came.extra, form, 0)
-        )
+
+        def whole(rows: torch.Tensor | None) -> torch.Tensor | None:
+            return None if rows is None else padded(rows, form.num_rows, self._place, 0)
+
+        return came._replace(rows=out, weights=whole(came.weights), extra=whole(came.extra))
 
     def _ids(self, handle: EPHandle) -> torch.Tensor | None:
         if handle._form.expand:
             return None
-        return _padded(handle._routing.recv_topk_idx(), handle._form, -1)
+        ids = handle._routing.recv_topk_idx()
+        return padded(ids, handle._form.num_rows, self._place, -1)
 
     def _wait_for(
         self, event: EventHandle | None, before_epilogue: EventHandle | None, on_comm_stream: bool
@@ -286,13 +310,19 @@ class ElasticCalls:
         return self._core.buffer
 
 
-def _padded(given: torch.Tensor | None, form: Form, value: int) -> torch.Tensor | None:
-    """The tensor with as many rows as the dispatch has."""
-    if given is None or given.shape[0] == form.num_rows:
-        return given
-    out = given.new_full((form.num_rows, *given.shape[1:]), value)
-    out[: given.shape[0]] = given
-    return out
+def _contiguous(x: Rows) -> Rows:
+    """Clients pass gradients with any strides."""
+    if isinstance(x, torch.Tensor):
+        return x.contiguous()
+    return (x[0].contiguous(), *x[1:]) if isinstance(x, tuple) and len(x) == 2 else x
+
+
+def _check_rows(name: str, given: torch.Tensor, form: Form) -> None:
+    """As many rows as the dispatch has; those that did not come may be left out."""
+    num = len(given) if isinstance(given, torch.Tensor) and given.dim() else -1
+    if not form.num_came <= num <= form.num_rows:
+        allowed = f"those of the handle's dispatch, {form.num_came} to {form.num_rows}"
+        raise check.refuse(name, f"{max(num, 0)} rows", allowed)
 
 
 def _col_major(scales: torch.Tensor) -> torch.Tensor:
@@ -303,21 +333,15 @@ def _col_major(scales: torch.Tensor) -> torch.Tensor:
     return out.T[:rows]
 
 
-def _add_counts(stats: torch.Tensor | None, handle: EPHandle, place: Place) -> None:
-    if stats is None:
-        return
-    counts = handle._routing.counts
-    check.tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (len(counts),), place)
-    stats.add_(torch.tensor(counts, dtype=torch.int32, device=stats.device))
-
-
 def _check_cached(
     handle: EPHandle,
     topk_idx: object,
     do_cpu_sync: bool | None,
     do_expand: bool,
     num_experts: int | None,
+    stats: object,
 ) -> None:
+    """Refuses what a dispatch by a handle does not take."""
     if topk_idx is not None:
         raise check.refuse("topk_idx", "a tensor", "None with a handle")
     if do_cpu_sync:
@@ -328,3 +352,6 @@ def _check_cached(
         raise check.refuse(
             "num_experts", num_experts, f"the handle's {handle._routing.num_experts}"
         )
+    if stats is not None:
+        name = "cumulative_local_expert_recv_stats"
+        raise check.refuse(name, "a tensor", "None with a handle")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .._base import check
 from .._base.place import Place
 
 if TYPE_CHECKING:
@@ -18,15 +20,16 @@ class Form(NamedTuple):
 
     expand: bool
     alignment: int
+    num_came: int  # rows, expanded ones if they are
     num_rows: int  # of the tensors
-    exact: bool  # num_rows is what was received, not the worst case
+    exact: bool  # that is what came, not the worst case
 
 
 class EPHandle:
     """DeepEP's ``EPHandle``: where rows went. It may be used as often as the group's epoch lasts.
 
     Fields have upstream's names and meanings (docs/deep_ep.md). Callers may assign to them; nothing
-    here reads them again.
+    here reads them again. ``num_max_tokens_per_rank`` is the stride of ``recv_src_metadata``.
     """
 
     def __init__(
@@ -38,79 +41,74 @@ class EPHandle:
         num_sms: int,
         place: Place,
     ) -> None:
-        self._routing = routing
-        self._form = form
+        self._routing, self._form, self._place = routing, form, place
         self.do_expand = form.expand
         self.num_experts = routing.num_experts
         self.expert_alignment = form.alignment
-        self.num_max_tokens_per_rank = num_max_tokens_per_rank
         self.num_sms = num_sms
         self.topk_idx = topk_idx
         self.num_recv_tokens = routing.num_rows
         self.num_expanded_tokens = form.num_rows if form.expand else 0
-        self._count(place)
-        self.recv_src_metadata = self._sources(place)
-        self.dst_buffer_slot_idx = _slots(topk_idx, routing.num_experts // _ranks(routing))
+        self._rows_from = routing.rows_from
+        self._source_tokens = routing.source_tokens()
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        if routing.num_rows:  # a rank with a larger M may have sent some
+            longest = int(self._source_tokens.max()) + 1
+            self.num_max_tokens_per_rank = max(num_max_tokens_per_rank, longest)
+        self._count()
         # Upstream's own, which clients do not read.
         self.token_metadata_at_forward: torch.Tensor | None = None
         self.channel_linked_list: torch.Tensor | None = None
         self.cached_recv_src_metadata_before_sort: torch.Tensor | None = None
 
-    def _count(self, place: Place) -> None:
+    def _count(self) -> None:
         counts, alignment = self._routing.counts, self._form.alignment
-        aligned = [_align(n, alignment) for n in counts]
+        aligned = [-(-n // alignment) * alignment for n in counts]
         self.num_recv_tokens_per_expert_list = aligned if self._form.exact else []
         ends, at = [], 0
         for true, padded in zip(counts, aligned, strict=True):
             ends.append(at + (true if self._form.expand else padded))
             at += padded
-        self.psum_num_recv_tokens_per_expert = _int32(ends, place)
-        self.psum_num_recv_tokens_per_scaleup_rank = _int32(self._routing.rows_from[1:], place)
+        self.psum_num_recv_tokens_per_expert = self._int32(ends)
+        self.psum_num_recv_tokens_per_scaleup_rank = self._int32(self._rows_from[1:])
         self.num_unaligned_recv_tokens_per_expert = (
-            _int32(counts, place) if self._form.expand else None
+            self._int32(counts) if self._form.expand else None
         )
 
-    def _sources(self, place: Place) -> torch.Tensor:
+    def _int32(self, values: list[int]) -> torch.Tensor:
+        out = self._place.empty((len(values),), torch.int32)
+        return out.copy_(torch.tensor(values, dtype=torch.int32, device="cpu"))
+
+    @cached_property
+    def recv_src_metadata(self) -> torch.Tensor:
         """int32 [rows, K + 2]: source, a word of upstream's own, expanded rows."""
-        routing = self._routing
-        num = routing.num_rows
-        rows = num if self._form.exact else max(num, _ranks(routing) * self.num_max_tokens_per_rank)
-        out = place.empty((rows, routing.num_topk + 2), torch.int32).fill_(-1)
-        first = routing.rows_from
-        per_rank = torch.tensor(
-            [after - before for before, after in itertools.pairwise(first)],
-            dtype=torch.int64,
-            device=out.device,
-        )
-        ranks = torch.arange(per_rank.numel(), dtype=torch.int32, device=out.device)
-        source = torch.repeat_interleave(ranks, per_rank) * self.num_max_tokens_per_rank
-        out[:num, 0] = source + routing.source_tokens()
+        routing, num = self._routing, self._routing.num_rows
+        ranks = len(self._rows_from) - 1
+        rows = num if self._form.exact else max(num, ranks * self.num_max_tokens_per_rank)
+        out = self._place.empty((rows, routing.num_topk + 2), torch.int32).fill_(-1)
+        for rank, (first, end) in enumerate(pairwise(self._rows_from)):
+            out[first:end, 0] = rank * self.num_max_tokens_per_rank
+        out[:num, 0] += self._source_tokens
         out[:num, 1] = 0
         if self._form.expand:
             out[:num, 2:] = routing.expanded_rows(self._form.alignment)
         return out
 
+    @cached_property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """int32 [T, K]: which of this rank's rows for a selection's rank a token is, or -1."""
+        local = self._routing.num_local_experts
+        owner = torch.where(self.topk_idx < 0, -1, self.topk_idx // local)
+        out = torch.full_like(owner, -1, dtype=torch.int32)
+        for rank in owner.unique().tolist():
+            if rank >= 0:
+                nth = ((owner == rank).any(1).cumsum(0) - 1).to(torch.int32)
+                out = torch.where(owner == rank, nth[:, None], out)
+        return out
 
-def _ranks(routing: Routing) -> int:
-    return len(routing.rows_from) - 1
 
-
-def _align(number: int, alignment: int) -> int:
-    return -(-number // alignment) * alignment
-
-
-def _int32(values: list[int], place: Place) -> torch.Tensor:
-    out = place.empty((len(values),), torch.int32)
-    return out.copy_(torch.tensor(values, dtype=torch.int32, device="cpu"))
-
-
-def _slots(topk_idx: torch.Tensor, num_local_experts: int) -> torch.Tensor:
-    """int32 [T, K]: which of this rank's rows for a selection's rank a token is, or -1."""
-    owner = torch.where(topk_idx < 0, -1, topk_idx // num_local_experts)
-    out = torch.full_like(owner, -1, dtype=torch.int32)
-    for rank in owner.unique().tolist():
-        if rank >= 0:
-            goes = (owner == rank).any(1)
-            nth = (goes.cumsum(0) - 1).to(torch.int32)
-            out = torch.where(owner == rank, nth[:, None], out)
-    return out
+def checked(handle: object) -> EPHandle:
+    """The argument ``handle`` of a call."""
+    if not isinstance(handle, EPHandle):
+        raise check.refuse("handle", type(handle).__name__, "what ElasticBuffer.dispatch returned")
+    return handle

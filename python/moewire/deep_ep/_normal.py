@@ -18,7 +18,7 @@ from ._events import begin, ended
 from ._gpu import Gpu
 from ._handle import DispatchHandle, checked
 from ._layout import layout_of
-from ._tokens import Rows, Tokens, padded, tokens_of
+from ._tokens import Bias, Rows, Tokens, biases_of, padded, tokens_of
 
 Layout: TypeAlias = tuple[
     torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, EventOverlap
@@ -31,7 +31,6 @@ Received: TypeAlias = tuple[
     DispatchHandle | None,
     EventOverlap,
 ]
-Bias: TypeAlias = torch.Tensor | tuple[torch.Tensor | None, ...] | None
 
 
 @opaque_methods
@@ -201,7 +200,7 @@ class NormalMode(Gpu):
             made.routing,
             x[:num_rows],
             topk_weights=weights,
-            bias=_biases(bias),
+            bias=biases_of(bias),
             timeout_us=self.timeout_us,
         )
         return out, home, ended(async_finish)
@@ -246,15 +245,7 @@ class NormalMode(Gpu):
         return tokens.with_rows(whole, scales), weights
 
     def _ids(self, made: DispatchHandle) -> torch.Tensor:
-        ids = made.routing.recv_topk_idx()
-        whole = padded(ids, made.num_rows, self._place)
-        whole[len(ids) :] = -1
-        return whole
-
-
-def _biases(bias: Bias) -> tuple[torch.Tensor, ...]:
-    given = bias if isinstance(bias, (tuple, list)) else (bias,)
-    return tuple(one for one in given if one is not None)
+        return padded(made.routing.recv_topk_idx(), made.num_rows, self._place, -1)
 
 
 _MOST_ROWS = abi.LIMITS["num_tokens"][1]

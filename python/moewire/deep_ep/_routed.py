@@ -44,24 +44,22 @@ def routed(
     name, per_expert = "num_tokens_per_expert", cast(torch.Tensor, num_tokens_per_expert)
     check.tensor(name, per_expert, torch.int32, (None,), place)
     num_experts = check.experts(len(per_expert), num_ranks)
-    _check_selections(num_tokens, topk_idx, topk_weights, place)
+    if (topk_idx is None) != (topk_weights is None):
+        raise check.refuse("topk_idx and topk_weights", "one of them", "both or neither")
+    if topk_idx is not None:
+        check_selections(num_tokens, topk_idx, topk_weights, place)
     return Routed(num_experts, in_rank, per_expert, topk_idx, topk_weights)
 
 
-def _check_selections(
-    num_tokens: int,
-    topk_idx: torch.Tensor | None,
-    topk_weights: torch.Tensor | None,
-    place: Place,
+def check_selections(
+    num_tokens: int, topk_idx: torch.Tensor, topk_weights: torch.Tensor | None, place: Place
 ) -> None:
-    if (topk_idx is None) != (topk_weights is None):
-        raise check.refuse("topk_idx and topk_weights", "one of them", "both or neither")
-    if topk_idx is None:
-        return
+    """Expert ids int64 [T, K], and weights float32 [T, K] if there are any."""
     check.tensor("topk_idx", topk_idx, torch.int64, (num_tokens, None), place)
     num_topk = topk_idx.shape[1]
     check.topk(num_topk)
-    check.tensor("topk_weights", topk_weights, torch.float32, (num_tokens, num_topk), place)
+    if topk_weights is not None:
+        check.tensor("topk_weights", topk_weights, torch.float32, (num_tokens, num_topk), place)
 
 
 def refuse_routing(topk_idx: object, topk_weights: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -14,32 +15,54 @@ from ..errors import ClosedError
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-# Entered again where a share is collected while another one is made.
-_lock = threading.RLock()
-# By group and device. A buffer that is not used any more leaves its group by itself.
-_cores: dict[tuple[int, str], tuple[weakref.ref[object], weakref.ref[core.Buffer]]] = {}
+    Shares = weakref.WeakSet["SharedCore"]
+
+
+class _Workspace:
+    """Where the buffer of one group is kept, as long as a share of it is."""
+
+    def __init__(self, group: object) -> None:
+        self.group = weakref.ref(group)
+        self.lock = threading.Lock()  # only calls of the application take it, never a finalizer
+        self.buffer: weakref.ref[core.Buffer] | None = None
+        self.shares: Shares = weakref.WeakSet()
+
+    def usable(self) -> core.Buffer | None:
+        """The buffer, if it takes calls: not after a lost rank."""
+        buffer = None if self.buffer is None else self.buffer()
+        if buffer is None or buffer.runtime.closed or buffer.rank not in buffer.members():
+            return None
+        return buffer
+
+
+_lock = threading.Lock()  # of the table
+_workspaces: dict[tuple[int, str], _Workspace] = {}
 
 
 class SharedCore:
     """A share of a group's ``moewire.Buffer``. The last share that is closed closes it.
 
+    A share that is dropped needs no close: a buffer without shares leaves its group by itself.
+
     Args:
         group: every rank makes the same shares in the same order.
-        num_bytes: of the workspace, if this is the first share.
+        num_bytes: of the workspace, if this is the first share; the same on every rank.
         device: where tensors lie.
     """
 
     def __init__(
         self, group: dist.ProcessGroup, num_bytes: int, device: str | torch.device | None
     ) -> None:
-        key = (id(group), str(device))
-        with _lock:
-            buffer = _known(key, group)
+        self._workspace = workspace = _workspace_of((id(group), str(device)), group)
+        with workspace.lock:
+            if workspace.usable() is not None:
+                gc.collect()  # else ranks would differ in whether a dropped one is still there
+            buffer = workspace.usable()
             if buffer is None:
                 buffer = core.Buffer(group, num_bytes, device=device)
-                _cores[key] = (weakref.ref(group), weakref.ref(buffer))
-            self._count = _shares.setdefault(buffer, [0])
-            self._count[0] += 1
+                workspace.buffer, workspace.shares = weakref.ref(buffer), weakref.WeakSet()
+            self._shares = workspace.shares
+            self._shares.add(self)
         self._buffer: core.Buffer | None = buffer
 
     @property
@@ -51,29 +74,21 @@ class SharedCore:
 
     def close(self) -> None:
         """Gives the share up. Idempotent."""
-        with _lock:
+        with self._workspace.lock:
             buffer, self._buffer = self._buffer, None
-            if buffer is None:
+            self._shares.discard(self)
+            if buffer is None or len(self._shares):
                 return
-            self._count[0] -= 1
-            last = self._count[0] == 0
-        if last:
+            if self._shares is self._workspace.shares:
+                self._workspace.buffer = None
             buffer.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_buffer", None) is not None and _lock is not None:
-            with _lock:
-                self._count[0] -= 1
-            self._buffer = None
 
-
-_shares: weakref.WeakKeyDictionary[core.Buffer, list[int]] = weakref.WeakKeyDictionary()
-
-
-def _known(key: tuple[int, str], group: object) -> core.Buffer | None:
-    """The open buffer of just this group."""
-    refs = _cores.get(key)
-    if refs is None or refs[0]() is not group:
-        return None
-    buffer = refs[1]()
-    return None if buffer is None or buffer.runtime.closed else buffer
+def _workspace_of(key: tuple[int, str], group: object) -> _Workspace:
+    with _lock:
+        for other in [key for key, workspace in _workspaces.items() if workspace.group() is None]:
+            del _workspaces[other]
+        workspace = _workspaces.get(key)
+        if workspace is None or workspace.group() is not group:
+            workspace = _workspaces[key] = _Workspace(group)
+        return workspace

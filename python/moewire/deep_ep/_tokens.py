@@ -1,4 +1,4 @@
-"""What a dispatch sends of each token, and what it receives."""
+"""What travels of each token: what a dispatch sends and receives, what a combine adds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from .. import _abi as abi
 from .._base import check
 from .._base.place import Place
 
 # Rows, or rows of one byte per element with their scales.
 Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-
-_ROW_MULTIPLE = 2 * abi.ROW_MULTIPLE  # in bytes
-_MOST_ROW_BYTES = 2 * abi.LIMITS["hidden"][1]
+# What is added to the sums of a combine.
+Bias: TypeAlias = torch.Tensor | tuple[torch.Tensor | None, ...] | None
 
 
 class Tokens(NamedTuple):
@@ -42,10 +40,7 @@ def tokens_of(x: Rows, place: Place) -> Tokens:
 
 def _rows(name: str, x: torch.Tensor, place: Place) -> torch.Tensor:
     check.tensor(name, x, getattr(x, "dtype", torch.bfloat16), (None, None), place)
-    num_bytes = x.shape[1] * x.element_size()
-    if not num_bytes or num_bytes % _ROW_MULTIPLE or num_bytes > _MOST_ROW_BYTES:
-        allowed = f"a multiple of {_ROW_MULTIPLE} bytes up to {_MOST_ROW_BYTES}"
-        raise check.refuse(name, f"rows of {num_bytes} bytes", allowed)
+    check.row_bytes(name, x.shape[1] * x.element_size())
     return x
 
 
@@ -60,10 +55,20 @@ def _scales(name: str, scales: torch.Tensor, num_tokens: int, place: Place) -> t
     return scales
 
 
-def padded(rows: torch.Tensor, num_rows: int, place: Place) -> torch.Tensor:
-    """The same rows at the beginning of so many; what follows is not initialised."""
+def padded(
+    rows: torch.Tensor, num_rows: int, place: Place, fill: int | None = None
+) -> torch.Tensor:
+    """The same rows at the beginning of so many; what follows is ``fill``, None: anything."""
     if len(rows) == num_rows:
         return rows
     whole = place.empty((num_rows, *rows.shape[1:]), rows.dtype)
     whole[: len(rows)] = rows
+    if fill is not None:
+        whole[len(rows) :] = fill
     return whole
+
+
+def biases_of(bias: Bias) -> tuple[torch.Tensor, ...]:
+    """The argument ``bias`` of a combine, as ``gather`` takes it."""
+    given = bias if isinstance(bias, (tuple, list)) else (bias,)
+    return tuple(one for one in given if one is not None)

@@ -6,10 +6,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from moewire import deep_ep
+from moewire.errors import PeerLostError
 
 from .member import Rank
 
@@ -211,7 +213,7 @@ def _expanded(world: World, buffer: deep_ep.ElasticBuffer, alignment: int, sync:
     at, counts, total = places(world, alignment)
     scales = mine.x[:, :6].float().T.contiguous().T  # not contiguous
     (x, sf), ids, weights, handle, _ = buffer.dispatch(
-        (mine.x, scales),
+        (mine.x.to(torch.int8), scales),
         topk_idx=mine.ids,
         topk_weights=mine.weights,
         num_experts=world.experts,
@@ -231,7 +233,8 @@ def _expanded(world: World, buffer: deep_ep.ElasticBuffer, alignment: int, sync:
     for (row, k), to in at.items():
         source, token = want[row]
         part = world.parts[source]
-        assert torch.equal(x[to], part.x[token]) and torch.equal(sf[to], part.x[token, :6].float())
+        assert torch.equal(x[to].bfloat16(), part.x[token])
+        assert torch.equal(sf[to], part.x[token, :6].float())
         assert float(weights[to]) == float(part.weights[token, k])
         assert int(handle.recv_src_metadata[row, 2 + k]) == to
     gaps = sorted(set(range(total)) - set(at.values()))
@@ -264,12 +267,14 @@ def single_rounding(rank: Rank) -> None:
         mine.x, topk_idx=mine.ids, num_experts=world.experts, do_expand=True
     )
     assert isinstance(x, torch.Tensor)
-    noisy = x.float() * 1.01
-    out, weights, _ = buffer.combine(noisy.bfloat16(), handle)
+    noisy = (x.float() * 1.01).bfloat16()
+    out, weights, _ = buffer.combine(noisy, handle)
     assert weights is None
     times = (mine.ids >= 0).sum(1, keepdim=True)
-    want = (mine.x.float() * 1.01).bfloat16().float() * times
-    torch.testing.assert_close(out.float(), want, rtol=2**-8, atol=0)
+    exact = (mine.x.float() * 1.01).bfloat16().float() * times  # in float32, for a few of them
+    assert torch.equal(out, exact.bfloat16())
+    with pytest.raises(ValueError, match="allow_multiple_reduction"):
+        buffer.combine(noisy, handle, topk_weights=torch.ones(len(noisy)))
     buffer.destroy()
 
 
@@ -283,11 +288,24 @@ def views(rank: Rank) -> int:
     ]
     world = make_world(rank, 3, 16)
     mine = world.mine
-    handles = [b.dispatch(mine.x, topk_idx=mine.ids, num_experts=world.experts)[3] for b in buffers]
+
+    def ids_of(layer: int, source: int) -> torch.Tensor:
+        return world.parts[source].ids.roll(layer, 0)
+
+    handles = [
+        b.dispatch(mine.x, topk_idx=ids_of(i, rank.rank), num_experts=world.experts)[3]
+        for i, b in enumerate(buffers)
+    ]
     order = list(range(28))
     random.Random(rank.seed).shuffle(order)
-    first = [buffers[i].dispatch(mine.x, handle=handles[i])[0] for i in order]
-    assert all(torch.equal(one, first[0]) for one in first)
+    for i in order:
+        got = buffers[i].dispatch(mine.x, handle=handles[i])[0]
+        goes = [
+            torch.tensor([any(map(world.here, row)) for row in ids_of(i, r).tolist()], dtype=bool)
+            for r in range(world.size)
+        ]
+        want = [part.x[here] for part, here in zip(world.parts, goes, strict=True)]
+        assert torch.equal(got, torch.cat(want))
     shared = {id(b._shared()) for b in buffers}
     for i in order:
         buffers[i].destroy()
@@ -314,6 +332,16 @@ def refusals(rank: Rank) -> list[str]:
         lambda: buffer.dispatch(mine.x, do_zero_padding=True, handle=handle),
         lambda: buffer.dispatch(mine.x, expert_alignment=0, **args),
         lambda: buffer.dispatch(mine.x, previous_event=buffer.capture(), **args),
+        lambda: buffer.dispatch(mine.x, do_zero_padding=True, **args),
+        lambda: buffer.dispatch(
+            mine.x, cumulative_local_expert_recv_stats=torch.zeros(1, dtype=torch.int32), **args
+        ),
+        lambda: buffer.dispatch(mine.x, topk_weights=torch.zeros(len(mine.x), 3), **args),
+        lambda: buffer.dispatch(mine.x[:, :7], **args),
+        lambda: buffer.dispatch((mine.x.to(torch.int8), torch.zeros(len(mine.x))), **args),
+        lambda: buffer.dispatch(mine.x, topk_idx=mine.ids.new_zeros(9, 2), num_experts=4),
+        lambda: buffer.combine(torch.zeros(999, HIDDEN).bfloat16(), handle),
+        lambda: buffer.combine(mine.x, None),
         lambda: buffer.engram_write(),
         lambda: deep_ep.ElasticBuffer(group_of(rank), num_max_tokens_per_rank=-1),
     ]
@@ -330,4 +358,41 @@ def refusals(rank: Rank) -> list[str]:
     )
     assert out.shape == mine.x.shape
     buffer.destroy()
+    return texts
+
+
+def unequal_most(rank: Rank) -> None:
+    """Each rank says its own number of tokens for M, at construction and in the call."""
+    world = make_world(rank, 3, 30)
+    mine, num = world.mine, len(world.mine.x)
+    buffer = deep_ep.ElasticBuffer(
+        group_of(rank), num_max_tokens_per_rank=num, hidden=HIDDEN, explicitly_destroy=True
+    )
+    handle = buffer.dispatch(
+        mine.x, topk_idx=mine.ids, num_experts=world.experts, num_max_tokens_per_rank=num
+    )[3]
+    most = handle.num_max_tokens_per_rank
+    got = [divmod(int(one), most) for one in handle.recv_src_metadata[:, 0]]
+    assert got == world.received()
+    buffer.destroy()
+
+
+def late_rank(rank: Rank) -> list[str]:
+    """One rank does not come to a dispatch. New buffers work, though the old ones are held."""
+    group, world = group_of(rank), make_world(rank, 2, 8)
+    mine = world.mine
+    options = {"num_max_tokens_per_rank": 8, "hidden": HIDDEN, "num_gpu_timeout_secs": 1}
+    old = deep_ep.ElasticBuffer(group, **options)
+    texts = []
+    if rank.rank != world.size - 1:
+        try:
+            old.dispatch(mine.x, topk_idx=mine.ids, num_experts=world.experts)
+        except PeerLostError as err:
+            texts.append(str(err))
+    dist.barrier()
+    new = deep_ep.ElasticBuffer(group, **options)
+    assert new._shared() is not old._shared()
+    x, _, _, handle, _ = new.dispatch(mine.x, topk_idx=mine.ids, num_experts=world.experts)
+    assert len(x) == len(world.received())
+    assert new.combine(x, handle)[0].shape == mine.x.shape
     return texts
