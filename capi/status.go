@@ -58,6 +58,7 @@ var statuses = []struct {
 	{ep.ErrUpdating, C.MW_ERR_UPDATING},
 	{ep.ErrNotCombined, C.MW_ERR_NOT_COMBINED},
 	{ep.ErrHeld, C.MW_ERR_BUSY},
+	{op.ErrFull, C.MW_ERR_WOULD_BLOCK},
 	{domain.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},

@@ -18,7 +18,8 @@
  *    number of all rows (mw_routing_num_rows), are a multiple of expert_alignment.
  *
  * mw_routing_create, mw_buffer_scatter and mw_buffer_gather are collective: every rank of
- * the group makes the same calls in the same order. On one buffer they run one at a time.
+ * the group makes the same calls in the same order. On one buffer they run one at a time,
+ * in that order: a call whose earlier ones have not ended waits for them, or is in progress.
  * They return MW_OK when they are done, or MW_IN_PROGRESS and an operation when slice_us
  * passed first. The operation goes on while a thread waits for it (mw_op_wait, which has
  * one phase here) or makes another of these calls on the buffer. All memory that is passed

@@ -70,10 +70,11 @@ func (b *Buffer) NoneHeld() error {
 	return nil
 }
 
-// LeaveEpoch ends this rank's part in its epoch, for a caller whose exchange of several
+// LeaveEpoch ends this rank's part in an epoch, for a caller whose exchange of several
 // operations cannot go on: a rank that waits for its next one goes on without it. Calls return
-// why until an update.
-func (b *Buffer) LeaveEpoch(why error) {
+// why until an update. It does nothing once this rank is in another epoch: the caller's has
+// ended with the update.
+func (b *Buffer) LeaveEpoch(epoch membership.Epoch, why error) {
 	if b.enter() != nil {
 		return
 	}
@@ -81,7 +82,7 @@ func (b *Buffer) LeaveEpoch(why error) {
 	b.drainMessages()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err() == nil && b.life.IsMember() {
+	if b.err() == nil && b.epoch == epoch && b.life.IsMember() {
 		b.leaveFor(membership.Updating, why)
 	}
 }

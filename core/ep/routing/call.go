@@ -3,28 +3,27 @@ package routing
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/op"
 )
 
 // Call is a collective in flight. Drive it until it returns another error than
 // ep.ErrInProgress. All methods are safe for concurrent use.
 type Call struct {
-	g    *Group
-	use  protocol.Use
-	turn chan struct{} // has one entry while no goroutine drives it
+	g     *Group
+	use   protocol.Use
+	epoch membership.Epoch
+	turn  chan struct{} // has one entry while no goroutine drives it
 
 	gone   chan struct{} // closed when the call is given up
 	giveUp sync.Once
-	holds  atomic.Bool // this call is the one that runs
 
-	// Whose turn it is has these.
+	// The goroutine that drives the call has these.
 	steps []*exchange // what is left of it
 	done  int         // steps that have ended well
 
@@ -33,15 +32,19 @@ type Call struct {
 	err   error
 }
 
-func (g *Group) newCall(use protocol.Use, steps ...*exchange) *Call {
-	c := &Call{g: g, use: use, steps: steps, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+// newCall makes a call of some epoch. It runs when all calls that were made before it have ended.
+func (g *Group) newCall(use protocol.Use, epoch membership.Epoch, steps ...*exchange) (*Call, error) {
+	c := &Call{g: g, use: use, epoch: epoch, steps: steps, turn: make(chan struct{}, 1), gone: make(chan struct{})}
 	c.turn <- struct{}{}
-	return c
+	if err := g.calls.add(c); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Drive goes on with the call for one slice at most (negative: no limit but the call's own).
 // ep.ErrInProgress: call again. An ended call returns its error at every later call. A call that
-// waits for another one of its group drives that one.
+// waits for its turn drives the one that runs.
 func (c *Call) Drive(slice time.Duration) error {
 	limit := limitOf(slice)
 	if !c.takeTurn(limit) {
@@ -91,7 +94,7 @@ func (c *Call) drive(limit time.Time) error {
 	for len(c.steps) > 0 {
 		if err := c.steps[0].drive(limit); err != nil {
 			if err != ep.ErrInProgress && !errors.Is(err, ep.ErrMismatch) && c.done > 0 {
-				c.g.engine.LeaveEpoch(err) // the others wait for this step
+				c.g.engine.LeaveEpoch(c.epoch, err) // the others wait for this step
 			}
 			return err
 		}
@@ -103,33 +106,28 @@ func (c *Call) drive(limit time.Time) error {
 // helpFor is how long a call drives another one before it looks whether it was given up.
 const helpFor = 10 * time.Millisecond
 
-// enter waits until no other call runs, and drives the one that does: its caller may not.
+// enter waits until the call is the first one, and drives the one that is: its caller may not.
 func (c *Call) enter(limit time.Time) error {
-	for !c.holds.Load() {
-		if err := c.givenUp(); err != nil {
+	for {
+		first := c.g.calls.first()
+		// In this order: who gives the call up and comes too late for this look sees that it runs.
+		if err := c.givenUp(); err != nil || first == c {
 			return err
 		}
-		select {
-		case <-c.g.busy:
-			c.g.runs.Store(c)
-			c.holds.Store(true)
-			continue
-		default:
-		}
+		help(first, limit)
 		if !limit.IsZero() && time.Until(limit) <= 0 {
 			return ep.ErrInProgress
 		}
-		c.help(limit)
 	}
-	return c.givenUp() // those that come later see that it runs, and end it
 }
 
-// givenUp says whether Close, which cancels the call that runs, or Cancel has come.
+// runs reports whether the call is the first one: it may have begun.
+func (c *Call) runs() bool { return c.g.calls.first() == c }
+
+// givenUp says whether Close, which cancels all calls, or Cancel has come.
 func (c *Call) givenUp() error {
-	select {
-	case <-c.g.closed:
+	if c.g.calls.isClosed() {
 		return ep.ErrByOwner
-	default:
 	}
 	select {
 	case <-c.gone:
@@ -139,17 +137,13 @@ func (c *Call) givenUp() error {
 	}
 }
 
-func (c *Call) help(limit time.Time) {
-	other := c.g.runs.Load()
-	if other == nil {
-		runtime.Gosched() // it is ending, or beginning
-		return
-	}
+// help drives the call that runs.
+func help(first *Call, limit time.Time) {
 	slice := helpFor
 	if !limit.IsZero() {
 		slice = min(slice, left(limit))
 	}
-	_ = other.Drive(slice) // its own caller gets the error
+	_ = first.Drive(slice) // its own caller gets the error
 }
 
 // Cancel gives the call up, and returns when no memory of its caller's is used any more. If it
@@ -160,8 +154,8 @@ func (c *Call) Cancel() {
 	select {
 	case <-c.turn:
 	default: // a goroutine drives it, and may wait for another rank
-		if c.holds.Load() {
-			c.g.engine.LeaveEpoch(c.gaveUp())
+		if c.runs() {
+			c.g.engine.LeaveEpoch(c.epoch, c.gaveUp())
 		}
 		<-c.turn
 	}
@@ -169,8 +163,8 @@ func (c *Call) Cancel() {
 	if ended, _ := c.outcome(); ended {
 		return
 	}
-	if c.holds.Load() && (c.done > 0 || c.steps[0].hasBegun()) {
-		c.g.engine.LeaveEpoch(c.gaveUp())
+	if c.done > 0 || c.steps[0].hasBegun() {
+		c.g.engine.LeaveEpoch(c.epoch, c.gaveUp())
 	}
 	_ = c.end(c.cause(op.ErrCancelled))
 }
@@ -195,10 +189,7 @@ func (c *Call) end(err error) error {
 	c.ended, c.err = true, err
 	c.mu.Unlock()
 	c.steps = nil
-	if c.holds.Swap(false) {
-		c.g.runs.Store(nil)
-		c.g.busy <- struct{}{}
-	}
+	c.g.calls.remove(c)
 	return err
 }
 

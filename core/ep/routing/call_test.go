@@ -126,7 +126,8 @@ func TestCloseEndsCalls(t *testing.T) {
 		}
 		require.ErrorIs(t, c.Drive(-1), ep.ErrClosed)
 		require.ErrorIs(t, waiting.Drive(-1), ep.ErrClosed)
-		require.ErrorIs(t, run(begun(t, w, made, 0), nil), ep.ErrClosed)
+		_, err := w.groups[0].Scatter(made[0], scatterArgs(2, 3))
+		require.ErrorIs(t, err, ep.ErrClosed)
 		require.ErrorIs(t, run(begun(t, w, made, 1), nil), ep.ErrLost)
 	}
 }
@@ -135,14 +136,66 @@ func TestCloseEndsCalls(t *testing.T) {
 func TestBeganInAnotherEpoch(t *testing.T) {
 	w, made := twoRanks(t)
 	late := begun(t, w, made, 0)
-	var next ep.Standing
-	for _, b := range w.bufs {
-		st, err := b.Prepare()
-		require.NoError(t, err)
-		next.Epoch, next.Next = max(next.Epoch, st.Epoch), max(next.Next, st.Next)
-	}
-	w.each(func(rank int) error { return w.bufs[rank].Install(next.Epoch+1, next.Next, nil) })
+	w.update()
 	require.ErrorIs(t, late.Drive(-1), ep.ErrStaleHandle)
 	_, err := w.groups[1].Scatter(made[1], scatterArgs(2, 3))
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
+}
+
+// update brings all ranks to the next epoch.
+func (w *world) update() {
+	w.t.Helper()
+	var next ep.Standing
+	for _, b := range w.bufs {
+		st, err := b.Prepare()
+		require.NoError(w.t, err)
+		next.Epoch, next.Next = max(next.Epoch, st.Epoch), max(next.Next, st.Next)
+	}
+	w.each(func(rank int) error { return w.bufs[rank].Install(next.Epoch+1, next.Next, nil) })
+}
+
+// inSecondStep is a routing of rank 0 that has rank 1's header, and waits for its rows.
+func inSecondStep(t *testing.T, w *world) *routing.Call {
+	t.Helper()
+	_, theirs, err := w.groups[1].Make(args(2, 3))
+	require.NoError(t, err)
+	_, mine, err := w.groups[0].Make(args(2, 3))
+	require.NoError(t, err)
+	require.Equal(t, ep.ErrInProgress, theirs.Drive(0))
+	require.Equal(t, ep.ErrInProgress, mine.Drive(0))
+	theirs.Cancel()
+	return mine
+}
+
+// TestPendingOverAnUpdate: a call that is still pending then does not end the next epoch, whatever
+// becomes of it.
+func TestPendingOverAnUpdate(t *testing.T) {
+	for name, later := range map[string]func(old *routing.Call){
+		"cancelled": func(old *routing.Call) { old.Cancel() },
+		"driven":    func(old *routing.Call) { require.ErrorIs(t, old.Drive(-1), ep.ErrUpdating) },
+		"left":      func(*routing.Call) {}, // the next call drives it
+	} {
+		for _, isRouting := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w, made := twoRanks(t)
+				var old *routing.Call
+				if isRouting {
+					old = inSecondStep(t, w)
+				} else {
+					old = begun(t, w, made, 0)
+					require.Equal(t, ep.ErrInProgress, old.Drive(0))
+				}
+				w.update()
+				later(old)
+				for range 2 {
+					w.each(func(rank int) error {
+						_, c, err := w.groups[rank].Make(args(2, 3))
+						return run(c, err)
+					})
+				}
+				require.Error(t, old.Outcome())
+				require.NotEqual(t, ep.ErrInProgress, old.Outcome())
+			})
+		}
+	}
 }

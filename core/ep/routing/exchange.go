@@ -125,7 +125,7 @@ func (x *exchange) received() error {
 		return lost
 	}
 	if err := x.take(x.piece(), &x.in); err != nil {
-		x.g.engine.LeaveEpoch(err) // the others may not have noticed
+		x.g.engine.LeaveEpoch(x.epoch, err) // the others may not have noticed
 		return err
 	}
 	return x.g.engine.Release(x.in.Op)
@@ -151,7 +151,7 @@ func (x *exchange) lost() error {
 func (x *exchange) fail(err error) error {
 	nothing := errors.Is(err, ep.ErrInvalid) || errors.Is(err, ep.ErrHeld) // has happened in this round
 	if !errors.Is(err, ep.ErrMismatch) && !(nothing && x.round == 0) {
-		x.g.engine.LeaveEpoch(err)
+		x.g.engine.LeaveEpoch(x.epoch, err)
 	}
 	return err
 }

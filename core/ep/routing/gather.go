@@ -72,7 +72,7 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 	if a.WithWeights {
 		x.extra[columnWeights] = 4 * r.topK
 	}
-	return g.newCall(protocol.ForGather, x), nil
+	return g.newCall(protocol.ForGather, r.epoch, x)
 }
 
 func (c *gather) numOutWeights() int {

@@ -3,7 +3,6 @@ package routing
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/device"
@@ -26,8 +25,8 @@ type Engine interface {
 	// Dispatch returns no pending operation, not a nil one of some type, when there is none.
 	Dispatch(a *ep.DispatchArgs, res *ep.Result, until ep.Phase, slice time.Duration) (Pending, error)
 	Release(n uint64) error
-	// LeaveEpoch ends this rank's part in its epoch.
-	LeaveEpoch(why error)
+	// LeaveEpoch ends this rank's part in its epoch, if it is still this one.
+	LeaveEpoch(epoch membership.Epoch, why error)
 }
 
 // Pending is an operation of an engine that has not ended.
@@ -36,15 +35,14 @@ type Pending interface {
 	Result(res *ep.Result) error
 }
 
-// Group makes the routings of a buffer and runs their calls, one at a time. All methods are safe
-// for concurrent use. All ranks make the same calls in the same order.
+// Group makes the routings of a buffer and runs their calls, one at a time, in the order in which
+// they were made: Make, Scatter and Gather make one. All methods are safe for concurrent use. All
+// ranks make the same calls in the same order.
 type Group struct {
 	engine Engine
 	kern   device.Kernels
-	busy   chan struct{} // has one entry while no call runs
-	runs   atomic.Pointer[Call]
+	calls  queue
 
-	closed  chan struct{} // closed by Close
 	closing sync.Once
 
 	// What follows belongs to the call that runs.
@@ -59,20 +57,16 @@ type Group struct {
 
 // NewGroup makes the group of a buffer. It owns kern, and no other code may use it.
 func NewGroup(e Engine, kern device.Kernels) *Group {
-	g := &Group{engine: e, kern: kern, busy: make(chan struct{}, 1), closed: make(chan struct{})}
-	g.busy <- struct{}{}
-	return g
+	return &Group{engine: e, kern: kern}
 }
 
-// Close ends the call that runs, and the kernels' threads. Later calls return ep.ErrClosed. It
+// Close ends all calls, and the kernels' threads. Later calls return ep.ErrClosed. It
 // comes before the engine is closed: a call may be reading rows in the engine's memory. Idempotent.
 func (g *Group) Close() {
 	g.closing.Do(func() {
-		close(g.closed)
-		if c := g.runs.Load(); c != nil {
+		for _, c := range g.calls.close() {
 			c.Cancel()
 		}
-		<-g.busy
 		g.kern.Close()
 		g.to, g.weightBytes, g.rows, g.jobs, g.copies, g.ones, g.cursor = nil, nil, nil, nil, nil, nil, nil
 	})

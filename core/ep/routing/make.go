@@ -55,7 +55,11 @@ func (g *Group) Make(a *Args) (*Routing, *Call, error) {
 		tokens: a.NumTokens, topK: a.TopK, experts: a.NumExperts,
 	}}
 	m.plan()
-	return m.Routing, g.newCall(protocol.ForRouting, m.headers(), m.lists()), nil
+	c, err := g.newCall(protocol.ForRouting, m.epoch, m.headers(), m.lists())
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Routing, c, nil
 }
 
 func (a *Args) check(ranks int) error {

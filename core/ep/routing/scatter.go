@@ -68,7 +68,7 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 		x.extra[columnWeights] = 4 * r.topK
 	}
 	x.extra[columnExtra] = a.ExtraBytes
-	return g.newCall(protocol.ForScatter, x), nil
+	return g.newCall(protocol.ForScatter, r.epoch, x)
 }
 
 func (r *Routing) checkScatter(a *ScatterArgs) error {
