@@ -26,19 +26,21 @@ func (m *maker) lists() *exchange {
 	}
 }
 
-// agree compares what all ranks must have given alike. Every rank finds the same difference.
+// agree compares what all ranks must have given alike, and makes room for the rows. Every rank finds
+// the same difference.
 func (m *maker) agree() error {
-	total := 0
+	total, most := 0, int(limits.NumTokens.Most)
+	if m.topK > 0 {
+		most = min(most, int(limits.Selections.Most)/m.topK)
+	}
 	for r, h := range m.got {
 		if int(h.topK) != m.topK {
 			return fmt.Errorf("%w: num_topk is %d on rank %d and %d on rank %d in the same routing", ep.ErrMismatch, m.topK, m.self, h.topK, r)
 		}
 		total += int(h.rows)
 	}
-	if total > int(limits.NumTokens.Most) {
-		err := ep.Invalid("%d rows come to rank %d, allowed %d", total, m.self, limits.NumTokens.Most)
-		m.g.engine.LeaveEpoch(err) // the others do not know
-		return err
+	if total > most {
+		return tooMany("%d rows of %d expert ids come to rank %d, allowed %d", total, m.topK, m.self, most)
 	}
 	m.source, m.Routing.ids = make([]int32, total), make([]int32, total*m.topK)
 	m.filled = make([]int, m.ranks)
@@ -71,6 +73,19 @@ func (m *maker) readLists(p piece, in *incoming, bytes int) error {
 			}
 		}
 		m.filled[r] += n
+	}
+	if int(p.to) < m.longest {
+		return nil // rounds are to come
+	}
+	return m.complete()
+}
+
+// complete checks that every rank has sent as many rows as it said.
+func (m *maker) complete() error {
+	for r, n := range m.filled {
+		if begin, end := m.RowsFrom(r); n != end-begin {
+			return fmt.Errorf("%w: %d rows come from rank %d, which said %d", ep.ErrMismatch, n, r, end-begin)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package routing
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
@@ -43,8 +44,9 @@ const headerWords = 4
 
 // Make begins to make a routing. It may be used once the call has ended well.
 //
-// ErrInvalid: nothing has happened. ErrMismatch: the ranks disagree about E or K, and no rank has
-// a routing.
+// ErrInvalid, op.ErrFull (too many calls have not ended): nothing has happened. ErrMismatch: the
+// ranks disagree about E or K, and no rank has a routing. ErrLost: a rank is lost, or more comes to
+// this one than a routing holds; this rank has left its epoch.
 func (g *Group) Make(a *Args) (*Routing, *Call, error) {
 	ranks := g.engine.NumRanks()
 	if err := a.check(ranks); err != nil {
@@ -207,7 +209,7 @@ func (m *maker) count() []int32 {
 }
 
 func (m *maker) readHeaders(in *incoming, bytes int) error {
-	num := make([]int, m.ranks)
+	num, counts := make([]int, m.ranks), make([]int64, len(m.counts))
 	for r := range m.ranks {
 		first, n := in.from(r)
 		if n != 1 {
@@ -221,10 +223,27 @@ func (m *maker) readHeaders(in *incoming, bytes int) error {
 		}
 		m.got[r], num[r] = h, int(h.rows)
 		m.longest = max(m.longest, int(h.tokens))
-		for l := range m.counts {
-			m.counts[l] += int32(word(headerWords + l))
+		for l := range counts {
+			counts[l] += int64(word(headerWords + l))
 		}
 	}
 	m.sourceFirst = sum(num)
+	return m.setCounts(counts)
+}
+
+// setCounts keeps the sums of all ranks' selections of each local expert.
+func (m *maker) setCounts(counts []int64) error {
+	for l, n := range counts {
+		if n > math.MaxInt32 {
+			return tooMany("%d selections of expert %d in all ranks' num_tokens_per_expert, allowed %d", n, m.self*len(counts)+l, math.MaxInt32)
+		}
+		m.counts[l] = int32(n)
+	}
 	return nil
+}
+
+// tooMany ends a routing of which one rank gets too much: the others, which do not know, have to be
+// told.
+func tooMany(format string, args ...any) error {
+	return fmt.Errorf("%w: this one has left: "+format+"; update the membership, then make a smaller routing", append([]any{ep.ErrLost}, args...)...)
 }
