@@ -21,15 +21,16 @@ func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 		return nil
 	case !limits.NumTokens.Has(int64(a.NumTokens)):
 		return ep.InRange(limits.NumTokens, a.NumTokens)
-	case a.TopK != 1 || a.NumExperts != b.ranks:
+	case a.TopK != 1:
 		return ep.Invalid("x has %d tokens for several ranks each, allowed %d", a.NumTokens, a.MaxTokens)
 	}
-	num := b.scratch.perRank
+	num, local := b.scratch.perRank, int64(a.NumExperts/b.ranks)
 	clear(num)
-	for _, r := range a.TopkIdx[:a.NumTokens] {
-		if r < 0 {
+	for _, id := range a.TopkIdx[:a.NumTokens] {
+		if id < 0 {
 			continue
 		}
+		r := id / local
 		if num[r]++; num[r] > a.MaxTokens {
 			return ep.Invalid("x has more than %d tokens for rank %d", a.MaxTokens, r)
 		}
@@ -37,9 +38,13 @@ func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 	return nil
 }
 
-// oneWayDiffers is differs for what such an operation's rows are.
+// oneWayDiffers is differs for what such an operation's rows are. M follows from it, and the
+// size of a routing's first rows from E.
 func (p *params) oneWayDiffers(o *params) (name string, mine, theirs any, ok bool) {
-	if p.hidden != o.hidden {
+	switch {
+	case p.experts != o.experts:
+		return "num_experts", p.experts, o.experts, true
+	case p.hidden != o.hidden:
 		return "bytes per row", 2 * p.hidden, 2 * o.hidden, true
 	}
 	for i, what := range [protocol.NumExtras]string{"topk_weights", "extra"} {

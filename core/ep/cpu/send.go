@@ -53,9 +53,11 @@ func (b *Buffer) send(s *slot) error {
 // finishSend notes that every owner has its rows or is out.
 func (b *Buffer) finishSend(s *slot) {
 	b.rec.sent(s, kindDispatch)
-	if s.params.preReduce {
+	switch {
+	case s.params.use.OneWay(): // no combine comes
+	case s.params.preReduce:
 		s.plan.locateRuns(&s.slab, s.weights, b.remoteOf(b.all))
-	} else {
+	default:
 		s.plan.locate(&s.slab)
 	}
 	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours

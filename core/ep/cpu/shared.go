@@ -140,7 +140,7 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "the call", p.use, o.use, true
 	case p.flat != o.flat:
 		return "form", formName(p.flat), formName(o.flat), true
-	case p.use.OneWay() && (p.hidden != o.hidden || p.extra != o.extra): // M follows from them
+	case p.use.OneWay() && (p.experts != o.experts || p.hidden != o.hidden || p.extra != o.extra):
 		return p.oneWayDiffers(o)
 	case p.maxTokens != o.maxTokens:
 		return "num_max_tokens_per_rank", p.maxTokens, o.maxTokens, true

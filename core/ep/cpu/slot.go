@@ -42,7 +42,7 @@ type slot struct {
 	unsent     rankset.Set      // owners that still get rows
 	awaited    rankset.Set      // sources that we wait for: their arrive is missing
 	counted    rankset.Set      // sources that count: with their rows
-	located    bool             // plan.rows is made: nothing is left to send
+	located    bool             // nothing is left to send; plan.rows is made, if a combine may come
 	lacks      []violation      // owners without room for our rows: the ranks disagree, or their memory was overwritten
 	spoiled    rankset.Set      // owners that cannot give our rows back
 	dispatch   dispatchCall

@@ -280,6 +280,18 @@ func TestAgainstPlainLoops(t *testing.T) {
 	}
 }
 
+// TestRoundsSmallerThanTheGroup: M is smaller than R, for which every rank has a header.
+func TestRoundsSmallerThanTheGroup(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 3))
+	s := shape{ranks: 3, topK: 3, experts: 12, hidden: 64}
+	w := newWorld(t, oneHost(s.ranks), 2)
+	ins := make([]input, s.ranks)
+	for r := range ins {
+		ins[r] = randomInput(rnd, s, 7)
+	}
+	w.each(func(rank int) error { return allForms(w.groups[rank], rank, s, ins) })
+}
+
 // allForms uses two routings in turn, each several times.
 func allForms(g *routing.Group, rank int, s shape, ins []input) error {
 	m, err := makeRouting(g, rank, s, ins)
