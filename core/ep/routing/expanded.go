@@ -58,8 +58,8 @@ func (r *Routing) NumExpandedRows(alignment int) (int, error) {
 	return r.NumRowsIn(l), nil
 }
 
-// weightsIn is how many weights come with the rows, and how many with each.
-func (r *Routing) weightsIn(l Layout) (all, perRow int) {
+// WeightsIn is how many weights come with the rows of a layout, and how many with each.
+func (r *Routing) WeightsIn(l Layout) (all, perRow int) {
 	if l.Expanded {
 		return r.NumRowsIn(l), 1
 	}

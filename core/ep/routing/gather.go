@@ -90,7 +90,7 @@ func (r *Routing) checkGather(a *GatherArgs) error {
 		return err
 	}
 	rows, row, outRow := r.NumRowsIn(a.Layout), int(a.RowType.RowBytes(int64(a.Hidden))), int(a.OutType.RowBytes(int64(a.Hidden)))
-	weights, perRow := r.weightsIn(a.Layout)
+	weights, perRow := r.WeightsIn(a.Layout)
 	switch {
 	case len(a.X) < rows*row:
 		return ep.Invalid("x has %d bytes, %d rows of %d need %d", len(a.X), rows, row, rows*row)
@@ -135,15 +135,18 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 	n := c.NumRows()
 	c.g.to = resize(c.g.to, n)
 	fill(c.g.to, -1)
+	if c.args.WithWeights { // rows that stay here may bring any
+		c.g.weightBytes = resize(c.g.weightBytes, 4*n*c.topK)
+		a.Extra[columnWeights] = c.g.weightBytes
+	}
 	for r := range c.ranks {
 		begin, end := c.receives(r, p)
 		fill(c.g.to[begin:end], int64(r))
+		if c.args.WithWeights {
+			c.weightsOf(c.g.weightBytes[4*begin*c.topK:][:0], begin, end)
+		}
 	}
 	a.X, a.TopkIdx, a.NumTokens, a.TopK = c.args.X[:n*c.rowBytes()], c.g.to, n, 1
-	if c.args.WithWeights {
-		c.g.weightBytes = c.weightsOf(c.g.weightBytes[:0], 0, n)
-		a.Extra[columnWeights] = c.g.weightBytes
-	}
 }
 
 func (c *gather) rowBytes() int { return int(c.args.RowType.RowBytes(int64(c.args.Hidden))) }

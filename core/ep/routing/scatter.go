@@ -73,7 +73,7 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 
 func (r *Routing) checkScatter(a *ScatterArgs) error {
 	rows := r.NumRowsIn(a.Layout)
-	weights, perRow := r.weightsIn(a.Layout)
+	weights, perRow := r.WeightsIn(a.Layout)
 	switch {
 	case a.Layout.check(r) != nil:
 		return a.Layout.check(r)
