@@ -5,7 +5,6 @@ import "C"
 
 import (
 	"encoding/binary"
-	"fmt"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep"
@@ -28,12 +27,7 @@ func madeRouting(id uint64) (*routed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Made(); err == ep.ErrInProgress {
-		return nil, invalid("routing %d is not made yet: its operation has to end first", id)
-	} else if err != nil {
-		return nil, fmt.Errorf("routing %d was not made: %w", id, err)
-	}
-	return r, nil
+	return r, r.Made()
 }
 
 // routing finds a routing that may be used, which must be this buffer's.

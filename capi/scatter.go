@@ -61,19 +61,11 @@ func scatterArgs(r *routed, a *C.mw_scatter_args_t) (args routing.ScatterArgs, e
 	keep(&err, &args.Extra)(view[byte]("extra", uint64(a.extra), t*extra))
 	keep(&err, &args.OutExtra)(view[byte]("out_extra", uint64(a.out_extra), rows*extra))
 	if args.WithWeights = has(C.MW_SCATTER_WEIGHTS); args.WithWeights {
-		received := rows * int64(r.perRow(args.Layout))
+		received, _ := r.WeightsIn(args.Layout)
 		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), t*int64(r.TopK())))
-		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), received))
+		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), int64(received)))
 	}
 	return args, err
-}
-
-// perRow is how many weights a row has.
-func (r *routed) perRow(l routing.Layout) int {
-	if l.Expanded {
-		return 1
-	}
-	return r.TopK()
 }
 
 // layoutOf checks a layout before sizes are made of it.
@@ -140,8 +132,8 @@ func gatherArgs(r *routed, a *C.mw_gather_args_t) (args routing.GatherArgs, err 
 		}
 	}
 	if args.WithWeights {
-		sent := rows * int64(r.perRow(args.Layout))
-		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), sent))
+		sent, _ := r.WeightsIn(args.Layout)
+		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), int64(sent)))
 		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), t*int64(r.TopK())))
 	}
 	return args, err

@@ -26,13 +26,17 @@
  * in is borrowed until the operation has ended, or until mw_op_close.
  *
  * Faults: none of the three goes on without a rank. If a rank is lost, or is later than
- * timeout_us, they return MW_ERR_PEER_LOST, which names the rank. An operation that is
- * cancelled, or closed before its end, fails on the other ranks likewise. In each of these
- * cases, this rank leaves its epoch: later calls on the buffer return an error until
- * mw_buffer_update. MW_ERR_PEER_MISMATCH says which argument ranks disagree on.
+ * timeout_us, they return MW_ERR_PEER_LOST, which names the rank. So does a routing of which
+ * more comes to this rank than a routing holds. An operation that is cancelled, or closed
+ * before its end, once it has begun (this rank has sent something) fails on the other ranks
+ * likewise. In each of these cases, this rank leaves its epoch: later calls on the buffer
+ * return an error until mw_buffer_update. If it has not begun, nothing has happened: the
+ * others still wait for this call. MW_ERR_PEER_MISMATCH says which argument ranks disagree
+ * on.
  * A call with bad arguments (MW_ERR_INVALID_ARGUMENT) has not begun: it may be repeated. So
  * may one that returns MW_ERR_BUSY, because a handle of a dispatch on the buffer was
- * neither combined nor released: rows go through all slots.
+ * neither combined nor released: rows go through all slots. MW_ERR_WOULD_BLOCK: 1024 of
+ * these operations have not ended; nothing has happened.
  *
  * Only on the CPU so far: a buffer on CUDA returns MW_ERR_NOT_SUPPORTED.
  */

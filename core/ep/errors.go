@@ -19,7 +19,8 @@ var (
 	ErrUpdating    = errors.New("the membership is being updated")
 	ErrNotCombined = errors.New("operation was released without combining")
 	ErrHeld        = errors.New("slot is held")
-	// ErrLost ends a scatter or a gather that lacks a rank, and this rank's part in its epoch.
+	// ErrLost ends a routing, a scatter or a gather that lacks a rank or cannot go on, and this
+	// rank's part in its epoch.
 	ErrLost = errors.New("a rank was lost")
 	// ErrInProgress is returned when a slice of time ends before the phase
 	// is reached. It is not a failure.

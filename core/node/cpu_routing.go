@@ -111,10 +111,5 @@ func (g *onCPU) groupFor(r *Routing) (*routing.Group, error) {
 	if group != r.group {
 		return nil, fmt.Errorf("%w: the routing is of another buffer, or of a time before this one joined its group anew", ep.ErrStaleHandle)
 	}
-	if err := r.Made(); err == ep.ErrInProgress {
-		return nil, ep.Invalid("the routing is not made yet: its operation has to end first")
-	} else if err != nil {
-		return nil, fmt.Errorf("the routing was not made: %w", err)
-	}
-	return group, nil
+	return group, r.Made()
 }

@@ -18,9 +18,18 @@ type Routing struct {
 	made  *routing.Call
 }
 
-// Made returns nil once the routing may be used, ep.ErrInProgress until then, or the error of the
-// operation that was to make it. Before, no other method may be called.
-func (r *Routing) Made() error { return r.made.Outcome() }
+// Made returns nil once the routing may be used. Before, no other method may be called. It returns
+// ep.ErrInvalid until then, or the error of the operation that was to make the routing.
+func (r *Routing) Made() error {
+	switch err := r.made.Outcome(); err {
+	case nil:
+		return nil
+	case ep.ErrInProgress:
+		return ep.Invalid("the routing is not made yet: its operation has to end first")
+	default:
+		return fmt.Errorf("the routing was not made: %w", err)
+	}
+}
 
 // routed are the calls of routings.
 type routed interface {
