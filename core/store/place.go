@@ -182,6 +182,9 @@ func (s *Store) tryStart(at int) {
 		s.setNoRoom(g, false)
 		s.retire() // one that was left for moves is sealed, as any other
 		s.open = at
+		if g.inDoubt {
+			s.retire() // a flush has failed since its first page was written: what is put there would be lost
+		}
 	}
 	s.turn()
 	wake(s.ahead)

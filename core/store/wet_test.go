@@ -193,6 +193,33 @@ func TestFlushOfWhatIsInDoubt(t *testing.T) {
 	require.NoError(t, w.s.syncWritten(0))
 }
 
+// TestNothingIsPutWhereAFlushHasFailed: a flush fails once the first page of a segment is written, before the segment is the open one.
+// No put is acknowledged there: it would be dropped with the segment.
+func TestNothingIsPutWhereAFlushHasFailed(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	d.forgets = true
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	first, ended := &w.s.segments[0], make(chan error, 1)
+	first.disk.Lock() // the put that starts the segment waits for it, behind its write
+	put := func() error { return w.put("key", "", payload("key", 1, 3000)) }
+	go func() { ended <- put() }()
+	require.Eventually(t, func() bool { return first.wrote.Load() > 0 }, time.Minute, time.Millisecond)
+	d.fails(syncsFail)
+	require.ErrorIs(t, w.s.sync(0), errDisk)
+	d.fails(nil)
+	first.disk.Unlock()
+	for err := <-ended; err != nil; err = put() {
+		require.ErrorIs(t, err, errInDoubt)
+		w.retrySoon()
+	}
+	b, _ := w.s.index.Get(w.s.secret.Hash(&w.digest, []byte("key")))
+	require.False(t, w.s.isDoubted(int(b.Segment)))
+	w.flushSoon()
+	require.True(t, w.has("key"), "a put that was acknowledged stays")
+	require.Zero(t, w.s.Stats().EvictedDoubted)
+	w.accounts()
+}
+
 // TestWrittenDuringAFlush: what is written while the disk is flushed may be lost by the next one.
 func TestWrittenDuringAFlush(t *testing.T) {
 	d := newDisk(1<<16, 8)
