@@ -29,7 +29,7 @@ var mutations = [][4]string{
 	{"moved blocks are lost with their new place", "wet.go", "|| s.goBack(&b) {", "{"},
 	{"a put is flushed that is in doubt", "wet.go", "s.wet.doubted.Load() > 0 && s.isDoubted(segment)", "false"},
 	{"a disk that flushes no more loses blocks", "wet.go", "if err := s.sync(0); err != nil {", "if err := error(nil); err != nil {"},
-	{"puts go on while flushes fail", "place.go", "if err := s.settleDoubts(); err != nil {", "if err := error(nil); err != nil {"},
+	{"puts go on while flushes fail", "place.go", "if err := s.settleDoubts(p.until); err != nil {", "if err := error(nil); err != nil {"},
 	{"a segment in doubt takes more blocks", "wet.go", "\tif s.open == at {\n\t\ts.retire()\n\t}\n", ""},
 	{"a smaller disk is a broken one", "place.go", "if !medium.LacksRoom(err) {", "if !medium.LacksRoom(err) || true {"},
 	{"a broken disk is a smaller one", "evict.go", "if s.hasBroken() && s.numNoRoom == 0 || s.starting", "if s.starting"},

@@ -85,7 +85,7 @@ func (s *Store) begin(spare int, p *patience) error {
 		s.retire()
 	}
 	for s.open == none || s.isForMoves(spare) {
-		if err := s.settleDoubts(); err != nil {
+		if err := s.settleDoubts(p.until); err != nil {
 			return err
 		}
 		switch {

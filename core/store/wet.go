@@ -124,15 +124,17 @@ func (s *Store) inDoubt() error {
 // retryFlush is how long a put does not try what has failed: a flush of the disk.
 const retryFlush = 100 * time.Millisecond
 
-// settleDoubts flushes again after a flush that has failed, and says why nothing can be put while segments are in doubt: it would be lost
-// with them. The caller holds mu, which is released meanwhile.
-func (s *Store) settleDoubts() error {
+// settleDoubts waits for a flush after one that has failed, until a time, and says why nothing can be put while segments are in doubt:
+// it would be lost with them. The caller holds mu, which is released meanwhile.
+func (s *Store) settleDoubts(until time.Time) error {
 	if s.wet.doubted.Load() == 0 {
 		return nil
 	}
 	if time.Since(s.wet.failedAt) > retryFlush {
 		s.mu.Unlock()
-		s.note(s.flush())
+		if err := s.Flush(until); !errors.Is(err, ErrClosed) {
+			s.note(err)
+		}
 		s.mu.Lock()
 	}
 	if err := s.inDoubt(); err != nil {

@@ -220,6 +220,43 @@ func TestNothingIsPutWhereAFlushHasFailed(t *testing.T) {
 	w.accounts()
 }
 
+// TestPutsWaitForAFlushUntilTheirDeadline: puts that come while segments are in doubt, and the disk hangs.
+func TestPutsWaitForAFlushUntilTheirDeadline(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("key", "", payload("key", 1, 3000)))
+	d.fails(syncsFail)
+	require.ErrorIs(t, w.flush(), errDisk)
+	d.fails(nil)
+	require.Eventually(t, func() bool { w.s.mu.Lock(); defer w.s.mu.Unlock(); return !w.s.has(stateFull) }, time.Minute, time.Millisecond)
+	w.retrySoon()
+	g := newGate(d, func(op string) bool { return op == "sync" })
+	defer g.open()
+	settle := func(patience time.Duration) error {
+		w.s.mu.Lock()
+		defer w.s.mu.Unlock()
+		return w.s.settleDoubts(time.Now().Add(patience))
+	}
+	patient, hasty := make(chan error, 1), make(chan error, 4)
+	go func() { patient <- settle(time.Minute) }()
+	<-g.arrived
+	for range cap(hasty) {
+		go func() { hasty <- settle(10 * time.Millisecond) }()
+	}
+	for range cap(hasty) {
+		select {
+		case err := <-hasty:
+			require.ErrorIs(t, err, errInDoubt)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "a put waits for the disk")
+		}
+	}
+	g.open()
+	require.NoError(t, <-patient)
+	require.False(t, w.has("key"))
+	require.NoError(t, w.flush())
+}
+
 // TestWrittenDuringAFlush: what is written while the disk is flushed may be lost by the next one.
 func TestWrittenDuringAFlush(t *testing.T) {
 	d := newDisk(1<<16, 8)
