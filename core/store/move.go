@@ -43,14 +43,8 @@ func (s *Store) moveTo(b *index.Block, to spot) error {
 	}
 	s.dirty.Add(b.RecordBytes())
 	s.leaveCopy(b)
-	moved := false
-	s.index.Change(b.Hash, func(now *index.Block) bool {
-		if moved = now.Segment == b.Segment && now.Off == b.Off; moved {
-			now.Segment, now.Off = uint16(to.segment), uint32(to.off/record.PageBytes)
-		}
-		return true
-	})
-	if !moved { // its delete waits for this segment's disk
+	there := index.Block{Segment: uint16(to.segment), Off: uint32(to.off / record.PageBytes)}
+	if !s.changePlace(b, &there) { // its delete waits for this segment's disk
 		s.buryCopy(b, to)
 		return nil
 	}

@@ -31,6 +31,8 @@ var mutations = [][4]string{
 	{"a disk that flushes no more loses blocks", "wet.go", "if err := s.sync(0); err != nil {", "if err := error(nil); err != nil {"},
 	{"puts go on while flushes fail", "place.go", "if err := s.settleDoubts(p.until); err != nil {", "if err := error(nil); err != nil {"},
 	{"a segment in doubt takes more blocks", "wet.go", "\tif s.open == at {\n\t\ts.retire()\n\t}\n", ""},
+	{"a segment in doubt becomes the open one", "place.go", "if g.inDoubt {", "if false {"},
+	{"another block goes back", "wet.go", "changed = now.Segment == b.Segment && now.Off == b.Off; changed {", "changed = true; changed {"},
 	{"a smaller disk is a broken one", "place.go", "if !medium.LacksRoom(err) {", "if !medium.LacksRoom(err) || true {"},
 	{"a broken disk is a smaller one", "evict.go", "if s.hasBroken() && s.numNoRoom == 0 || s.starting", "if s.starting"},
 	{"a segment that fails makes a full disk a broken one", "evict.go", "s.hasBroken() && s.numNoRoom == 0 ||", "s.hasBroken() ||"},

@@ -239,19 +239,25 @@ func (s *Store) goBack(b *index.Block) (is bool) {
 	taken := s.copies.take(b.Hash, func(segment uint16) { s.segments[segment].refs.Add(1) })
 	for i := range taken {
 		from := &taken[i]
-		if !is && s.isGood(from.Segment) {
-			is = s.index.Change(b.Hash, func(now *index.Block) bool {
-				if now.Segment == b.Segment && now.Off == b.Off {
-					now.Segment, now.Off = from.Segment, from.Off
-				}
-				return true
-			})
+		if !is && s.isGood(from.Segment) && s.changePlace(b, from) {
+			is = true
 			s.letGo(from)
 			continue
 		}
 		_ = s.bury(from) // the next flush tries again
 	}
 	return is
+}
+
+// changePlace gives a block another place, unless its key has another block by now, or none.
+func (s *Store) changePlace(b, to *index.Block) (changed bool) {
+	s.index.Change(b.Hash, func(now *index.Block) bool {
+		if changed = now.Segment == b.Segment && now.Off == b.Off; changed {
+			now.Segment, now.Off = to.Segment, to.Off
+		}
+		return true
+	})
+	return changed
 }
 
 // isGood reports whether the records of a segment are on the disk, and stay there for now.

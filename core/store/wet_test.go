@@ -163,6 +163,29 @@ func TestMovedBlocksGoBack(t *testing.T) {
 	require.Equal(t, want, w.get("key"))
 }
 
+// TestOnlyTheBlockItselfGoesBack: a block that was moved to a segment in doubt is deleted while it is to go back, and put again. What it
+// was moved from is made none: it must not be there once the other one is deleted.
+func TestOnlyTheBlockItselfGoesBack(t *testing.T) {
+	d := newDisk(1<<16, 8)
+	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
+	require.NoError(t, w.put("key", "", payload("key", 1, 3000)))
+	require.NoError(t, w.s.sealAllOpen())
+	h := w.s.secret.Hash(&w.digest, []byte("key"))
+	b, _ := w.s.index.Get(h)
+	require.True(t, w.s.move(&b))
+	moved, _ := w.s.index.Get(h)
+	other := moved
+	other.Off += 8 // where it was before it was put again
+	require.False(t, w.s.goBack(&other))
+	now, _ := w.s.index.Get(h)
+	require.Equal(t, moved, now)
+	require.True(t, w.delete("key"))
+	require.NoError(t, w.flush())
+	w.s.stop()
+	w.open(d.killed())
+	require.False(t, w.has("key"), "it was deleted and flushed")
+}
+
 // syncsFail is a disk that writes and does not flush.
 func syncsFail(op string) (float64, error) {
 	if op == "sync" {
