@@ -25,9 +25,7 @@ type recovery struct {
 func (s *recovery) run() error {
 	began := time.Now()
 	for at := range s.segments {
-		if err := s.recoverSegment(at); err != nil {
-			return err
-		}
+		s.recoverSegment(at)
 	}
 	for _, at := range s.toSeal { // behind the others: they are the newest
 		s.scan(at)
@@ -131,18 +129,18 @@ func (s *recovery) giveUp(at int, off int64) {
 }
 
 // recoverSegment takes a segment's footer, or leaves the segment to scan.
-func (s *recovery) recoverSegment(at int) error {
+func (s *recovery) recoverSegment(at int) {
 	page := make([]byte, record.PageBytes)
 	if err := s.read(at, 0, page); err != nil {
 		if !s.neverWritten(at, 0, err) {
 			s.segments[at].state = stateEmptied
 			s.giveUp(at, 0)
 		}
-		return nil
+		return
 	}
 	head, err := s.secret.GetSegment(page, s.medium.SegmentBytes())
 	if err != nil {
-		return nil
+		return
 	}
 	g := &s.segments[at]
 	g.life.Store(head.Life)
@@ -157,7 +155,6 @@ func (s *recovery) recoverSegment(at int) error {
 		g.state = stateFull
 		s.toSeal = append(s.toSeal, at)
 	}
-	return nil
 }
 
 // errFooter means that a segment's footer cannot be read. It may have hidden records, where a power cut has kept the mark of a deleted

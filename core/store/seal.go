@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/moewire/moewire/core/store/index"
 	"github.com/moewire/moewire/core/store/record"
@@ -22,13 +23,13 @@ func (s *Store) sealAll() error {
 func (s *Store) nextToSeal() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, at := range s.toSeal {
-		if s.segments[at].pending == 0 {
-			s.toSeal = append(s.toSeal[:i], s.toSeal[i+1:]...)
-			return at
-		}
+	i := slices.IndexFunc(s.toSeal, func(at int) bool { return s.segments[at].pending == 0 })
+	if i < 0 {
+		return none
 	}
-	return none
+	at := s.toSeal[i]
+	s.toSeal = slices.Delete(s.toSeal, i, i+1)
+	return at
 }
 
 // seal writes a segment's footer: what it has, and none of which is written any more. If it cannot, the segment

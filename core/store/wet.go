@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,7 +190,7 @@ func (s *Store) takeDoubted(at int) bool {
 	}
 	switch g.state {
 	case stateFull:
-		if !s.seals(at) {
+		if !s.takeFromSeal(at) {
 			return false // its footer is being written
 		}
 	case stateSealed, stateFree, stateLost, stateEmptied:
@@ -206,15 +207,14 @@ func (s *Store) takeDoubted(at int) bool {
 	return true
 }
 
-// seals takes a segment from those that are to be sealed, if it is one. The caller holds mu.
-func (s *Store) seals(at int) bool {
-	for i, other := range s.toSeal {
-		if other == at {
-			s.toSeal = append(s.toSeal[:i], s.toSeal[i+1:]...)
-			return true
-		}
+// takeFromSeal takes a segment from those that are to be sealed. It reports whether it was one. The caller holds mu.
+func (s *Store) takeFromSeal(at int) bool {
+	i := slices.Index(s.toSeal, at)
+	if i < 0 {
+		return false
 	}
-	return false
+	s.toSeal = slices.Delete(s.toSeal, i, i+1)
+	return true
 }
 
 // loseSegment drops the blocks of a segment that was taken, but for those that have another record on the disk, and makes it none. It returns
