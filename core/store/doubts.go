@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,25 +21,41 @@ const (
 // doubts are blocks whose record the disk could not read when it was last asked for. A disk that fails once may not fail the next
 // time: until then such a block is a miss, and stays.
 type doubts struct {
-	num   atomic.Int64
-	mu    sync.Mutex
-	since map[record.Hash]time.Time
+	num atomic.Int64
+	mu  sync.Mutex
+	met map[record.Hash]doubt
 }
 
-// meet notes that a block could not be read. It reports whether that has been so for doubtFor.
+// doubt is when the disk failed at a block.
+type doubt struct{ first, last time.Time }
+
+// meet notes that a block could not be read. It reports whether that has been so for doubtFor. One more than may be noted is not, until
+// others have come to their end: they do, at each look at them or because no look is taken at them.
 func (d *doubts) meet(h record.Hash) (isLost bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	since, again := d.since[h]
-	if again {
-		return time.Since(since) >= doubtFor
+	now := time.Now()
+	found, again := d.met[h]
+	if !again {
+		if found.first = now; !d.hasRoom(now) {
+			return false
+		}
 	}
-	if d.since == nil || len(d.since) == maxDoubts {
-		d.since = map[record.Hash]time.Time{} // those that are met again get a new time
+	found.last = now
+	d.met[h] = found
+	d.num.Store(int64(len(d.met)))
+	return now.Sub(found.first) >= doubtFor
+}
+
+// hasRoom reports whether one more can be noted. Those that were not asked for in a long time are forgotten for it. The caller holds mu.
+func (d *doubts) hasRoom(now time.Time) bool {
+	if d.met == nil {
+		d.met = map[record.Hash]doubt{}
 	}
-	d.since[h] = time.Now()
-	d.num.Store(int64(len(d.since)))
-	return false
+	if len(d.met) >= maxDoubts {
+		maps.DeleteFunc(d.met, func(_ record.Hash, one doubt) bool { return now.Sub(one.last) > 2*doubtFor })
+	}
+	return len(d.met) < maxDoubts
 }
 
 // end is for a block that was read, or is gone.
@@ -48,8 +65,8 @@ func (d *doubts) end(h record.Hash) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.since, h)
-	d.num.Store(int64(len(d.since)))
+	delete(d.met, h)
+	d.num.Store(int64(len(d.met)))
 }
 
 // doubted is for a block whose record is damaged, or could not be read. It reports whether the block was removed.

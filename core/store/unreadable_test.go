@@ -261,13 +261,7 @@ func TestUnreadableForAWhile(t *testing.T) {
 		defer d.mu.Unlock()
 		d.bad[[2]int64{0, 6}] = fails
 	}
-	long := func() {
-		w.s.doubts.mu.Lock()
-		defer w.s.doubts.mu.Unlock()
-		for h := range w.s.doubts.since {
-			w.s.doubts.since[h] = time.Now().Add(-doubtFor)
-		}
-	}
+	long := func() { w.s.doubts.age(doubtFor) }
 	fails(true)
 	require.Nil(t, w.get("key5"))
 	require.ErrorIs(t, w.put("key5", "", want), ErrUnreadable)
@@ -286,6 +280,39 @@ func TestUnreadableForAWhile(t *testing.T) {
 	require.EqualValues(t, 1, w.s.Stats().Spoiled)
 	require.Zero(t, w.s.doubts.num.Load())
 	w.accounts()
+}
+
+// age lets time pass.
+func (d *doubts) age(by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for h, one := range d.met {
+		d.met[h] = doubt{one.first.Add(-by), one.last.Add(-by)}
+	}
+}
+
+// TestManyUnreadableBlocks: of more blocks than may be noted each is lost in the end, also while others are there that nothing asks
+// for any more.
+func TestManyUnreadableBlocks(t *testing.T) {
+	var d doubts
+	left := map[record.Hash]bool{}
+	for i := range 3 * maxDoubts {
+		h := record.Hash{byte(i), byte(i >> 8)}
+		require.False(t, d.meet(h))
+		left[h] = i >= maxDoubts/2 // those before are asked for once
+	}
+	maps.DeleteFunc(left, func(_ record.Hash, asked bool) bool { return !asked })
+	for range 8 {
+		d.age(doubtFor)
+		for h := range left {
+			if d.meet(h) {
+				d.end(h)
+				delete(left, h)
+			}
+		}
+		require.LessOrEqual(t, len(d.met), maxDoubts)
+	}
+	require.Empty(t, left)
 }
 
 // A complaint about a block ends that one, and none that its key has got since.
