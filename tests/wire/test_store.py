@@ -54,6 +54,8 @@ STATUSES = [
     "failed",
     "late",
     "denied",
+    "not copied",
+    "unreadable",
 ]
 
 

@@ -68,8 +68,8 @@ func (l *link) hears(t *part, flush bool) bool {
 }
 
 // bounceFailed sees to it that blocks are sent where the server could not copy one.
-func (l *link) bounceFailed(t *part, status message.Status) {
-	if t.bounced && status == message.Failed {
+func (l *link) bounceFailed(status message.Status) {
+	if status == message.NotCopied {
 		l.mu.Lock()
 		l.unbounced = true
 		l.mu.Unlock()

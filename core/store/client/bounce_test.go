@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -106,6 +107,23 @@ func TestServerCannotCopy(t *testing.T) {
 	mustGet(t, c, "key", data)
 	require.Equal(t, "shm", carrier(c))
 	require.Zero(t, c.counts.Latched.Load()+c.counts.Broken.Load())
+}
+
+// A put that is refused because the disk cannot read the block of its key is no failure of the bounce buffer, nor one that an operator
+// hears of as puts that fail.
+func TestUnreadableBlockEndsNoBouncing(t *testing.T) {
+	srv, _ := shared(t, filepath.Join(t.TempDir(), "blocks"), 8<<20)
+	c, data := dial(t, one(srv), by(CarrierSHM)), noise(newRand(t), 100_000)
+	mustPut(t, c, "key", data)
+	stop := sys.FailCall("pread", syscall.EIO)
+	ok, err := c.Put([]byte("key"), data, nil)
+	stop()
+	require.NoError(t, err)
+	require.False(t, ok)
+	mustPut(t, c, "other", data)
+	require.EqualValues(t, 3, c.counts.Bounced.Load())
+	require.EqualValues(t, 1, srv.Counters().Replies(message.Unreadable))
+	require.Zero(t, srv.Counters().Replies(message.Failed))
 }
 
 // A client that is closed, and one whose server ends, in the middle of its puts keeps nothing of the bounce buffer, and neither does

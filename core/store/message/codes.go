@@ -73,12 +73,14 @@ const (
 	Failed                   // the medium, or a defect
 	Late                     // the deadline came first
 	Denied                   // the key has no right to that
+	NotCopied                // put: the block could not be copied from the bounce buffer; it may be sent
+	Unreadable               // put, commit, allocate: the key has a block that the medium cannot read now, which stays
 	NumStatuses
 )
 
 var statusNames = [NumStatuses]string{
 	"ok", "existing", "miss", "conflict", "full", "too large", "quota", "would block", "bad tag", "malformed",
-	"unknown", "closing", "failed", "late", "denied",
+	"unknown", "closing", "failed", "late", "denied", "not copied", "unreadable",
 }
 
 // String names a status.

@@ -142,7 +142,7 @@ func TestBouncedPutsOfAHostileClient(t *testing.T) {
 	said, payload = r.bounced("key", block, 5<<20)
 	status, text := r.do(message.Put, said, payload)
 	stop()
-	require.Equal(t, message.Failed, status)
+	require.Equal(t, message.NotCopied, status)
 	require.Contains(t, string(text), "bounce buffer")
 	require.Zero(t, r.exists("key"))
 	said, payload = r.bounced("key", block, 0)

@@ -231,6 +231,7 @@ func (j *job) refusal(err error) message.Status {
 		{store.ErrNamespaces, message.Quota},
 		{store.ErrQuota, message.Quota},
 		{store.ErrClosed, message.Closing},
+		{store.ErrUnreadable, message.Unreadable},
 	} {
 		if errors.Is(err, known.err) {
 			status = known.status
@@ -238,7 +239,7 @@ func (j *job) refusal(err error) message.Status {
 		}
 	}
 	switch status {
-	case message.TooLarge, message.Quota, message.Failed:
+	case message.TooLarge, message.Quota, message.Failed, message.Unreadable:
 		j.say(err.Error())
 	}
 	return status

@@ -70,7 +70,8 @@ func (c *conn) fill(j *job, w Writing) error {
 	if j.bounced() {
 		if err := c.copyFrom(j, w.Buffer()); err != nil {
 			w.Abort()
-			j.status = j.refusal(err)
+			j.say(err.Error())
+			j.status = message.NotCopied
 			return nil
 		}
 	}
