@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -90,6 +91,23 @@ func TestNoBounce(t *testing.T) {
 		require.Equal(t, "shm", carrier(c))
 		require.NoError(t, c.Close())
 	}
+}
+
+// A server that has nothing to share, as one of another host, costs a client no bounce buffer.
+func TestNoBounceElsewhere(t *testing.T) {
+	srv, _ := serve(t)
+	var made atomic.Int32
+	stop := sys.InjectFaults(func(call string) error {
+		if call == "memfd_create" {
+			made.Add(1)
+		}
+		return nil
+	})
+	defer stop()
+	c := dial(t, one(srv))
+	mustPut(t, c, "key", []byte("data"))
+	require.Equal(t, "tcp", carrier(c))
+	require.Zero(t, made.Load())
 }
 
 // A put that the server could not copy is refused, and the next ones are sent.

@@ -89,20 +89,14 @@ type given struct {
 	bounce *local.Bounce // for puts over that one; nil: they are sent
 }
 
-// invite asks the server for its arena, by way of ask, which says a name to it, and offers it a bounce buffer.
+// invite asks the server for its arena, by way of ask, which says a name to it.
 func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status, []byte, error)) (found given, err error) {
 	invitation, err := local.Invite(l.invited)
 	if err != nil {
 		return found, failure(err)
 	}
 	invitation.Stop = l.peer.client.stop
-	invitation.Bounce = bounceBuffer()
-	defer func() {
-		_ = invitation.Close()
-		if found.bounce == nil {
-			closeBounce(invitation.Bounce)
-		}
-	}()
+	defer func() { _ = invitation.Close() }()
 	status, reply, err := ask(invitation.Name[:])
 	switch {
 	case err != nil:
@@ -122,8 +116,14 @@ func (l *link) invite(deadline time.Time, ask func(name []byte) (message.Status,
 	return found, l.await(&found, invitation, deadline)
 }
 
-// await waits for what the server gives.
+// await waits for what the server gives, and offers it a bounce buffer.
 func (l *link) await(found *given, invitation *local.Invitation, deadline time.Time) error {
+	invitation.Bounce = bounceBuffer()
+	defer func() {
+		if found.bounce == nil {
+			closeBounce(invitation.Bounce)
+		}
+	}()
 	fd, socket, err := invitation.Await(deadline)
 	switch {
 	case errors.Is(err, local.ErrStopped):
