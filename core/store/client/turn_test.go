@@ -44,24 +44,48 @@ func lookUp(t *testing.T, c *Client) chan bool {
 	return found
 }
 
+// begin begins to look up the key: the caller has its turn, and reads nothing before serve.
+func begin(t *testing.T, c *Client) *call {
+	t.Helper()
+	r := Request{Op: message.Exists, Keys: [][]byte{[]byte("key")}}
+	place, err := c.place(time.Now().Add(patience))
+	require.NoError(t, err)
+	k := c.newCall(&r, place)
+	k.sync = true
+	c.begin(k, &r)
+	require.NotNil(t, k.reads)
+	require.Equal(t, turnCaller, k.reads.turnNow())
+	return k
+}
+
+// reading reads the reply to a call in a goroutine of its own.
+func reading(k *call) chan bool {
+	found := make(chan bool, 1)
+	go func() {
+		k.reads.serve(k, patience)
+		<-k.ended
+		found <- k.Err == nil && k.OK[0]
+	}()
+	return found
+}
+
 // A caller that is alone reads its reply by itself, for a moment; then, and where others have come, the receiver does.
 // Where nothing runs none reads.
 func TestTurns(t *testing.T) {
 	c, goOn := stuck(t)
 	l := c.peers[0].link
 	turns(t, l, turnNone)
-	found := lookUp(t, c)
-	turns(t, l, turnCaller)
+	found := reading(begin(t, c))
 	turns(t, l, turnReceiver) // it takes long
 	goOn <- struct{}{}
 	require.True(t, <-found)
 	turns(t, l, turnNone)
 
-	first := lookUp(t, c)
-	turns(t, l, turnCaller)
+	k := begin(t, c)
 	second := lookUp(t, c)
 	id, err := c.Submit(Request{Op: message.Get, Keys: [][]byte{[]byte("key")}})
 	require.NoError(t, err)
+	first := reading(k)
 	close(goOn)
 	require.True(t, <-first)
 	require.True(t, <-second)
