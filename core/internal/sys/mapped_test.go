@@ -62,14 +62,9 @@ func TestEpollRearms(t *testing.T) {
 	stop, err := NewEvent()
 	require.NoError(t, err)
 	defer stop.Close()
-	listener, err := ListenAbstract("moewire-test-rearm-"+t.Name(), 1)
-	require.NoError(t, err)
-	defer listener.Close()
-	near, err := DialAbstract("moewire-test-rearm-" + t.Name())
+	near, far, err := StreamPair()
 	require.NoError(t, err)
 	defer near.Close()
-	far, err := Accept(listener)
-	require.NoError(t, err)
 	wait := func(want int32) {
 		t.Helper()
 		got, err := e.Wait(nil)
@@ -77,7 +72,8 @@ func TestEpollRearms(t *testing.T) {
 		require.Equal(t, []int32{want}, got)
 	}
 	require.NoError(t, e.Add(near, 1))
-	require.NoError(t, Send(far, []byte{1}))
+	_, err = Write(far, []byte{1})
+	require.NoError(t, err)
 	wait(1)
 	require.NoError(t, e.Rearm(near, 2)) // the message is still there
 	wait(2)
