@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,7 +106,7 @@ func (c *SocketConn) Read(p []byte) (int, error) {
 		if c.reads.isOver() {
 			return 0, os.ErrDeadlineExceeded
 		}
-		n, err := c.take(p)
+		n, err := Read(c.fd, p)
 		switch {
 		case err == nil && n == 0 && len(p) > 0:
 			return 0, c.cause(io.EOF)
@@ -118,23 +117,6 @@ func (c *SocketConn) Read(p []byte) (int, error) {
 		}
 		if err := c.wait(&c.reads); err != nil {
 			return 0, err
-		}
-	}
-}
-
-// take is Read of a socket, without the memory that package unix makes for a sender's address.
-func (c *SocketConn) take(p []byte) (int, error) {
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(c.fd.Raw()), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
-			uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case 0:
-			return int(n), nil
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return 0, ErrAgain
-		default:
-			return 0, wrap("recvfrom", errno)
 		}
 	}
 }

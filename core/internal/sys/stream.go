@@ -5,6 +5,7 @@ package sys
 import (
 	"errors"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,16 +33,22 @@ func File(fd *FD) (*os.File, error) {
 }
 
 // Read takes what has come over a stream socket; ErrAgain when nothing has; 0
-// without an error at its end.
-func Read(fd *FD, buf []byte) (n int, err error) {
-	err = retry(func() error {
-		n, _, err = unix.Recvfrom(fd.Raw(), buf, unix.MSG_DONTWAIT)
-		return err
-	})
-	if err != nil {
-		return 0, wrapHot("recvfrom", err)
+// without an error at its end. It takes no memory: package unix makes some for a
+// sender's address.
+func Read(fd *FD, buf []byte) (int, error) {
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd.Raw()), uintptr(unsafe.Pointer(unsafe.SliceData(buf))),
+			uintptr(len(buf)), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, ErrAgain
+		default:
+			return 0, wrap("recvfrom", errno)
+		}
 	}
-	return n, nil
 }
 
 // Write hands bytes to a stream socket and returns how many it took; ErrAgain
