@@ -217,7 +217,7 @@ func TestSocketConnsAreNoted(t *testing.T) {
 	require.Zero(t, table.making.Load())
 }
 
-// TestThreadsAreBounded: fewer threads wait in the kernel than there are processors.
+// TestThreadsAreBounded: fewer threads wait in the kernel than there are processors, but one at least.
 func TestThreadsAreBounded(t *testing.T) {
 	a, _ := socketConns(t, false)
 	var taken int

@@ -19,7 +19,7 @@ import (
 const lingerTime = 3 * time.Millisecond
 
 // A thread that waits in the kernel keeps one of Go's processors for a while from the goroutines that are ready to run.
-// So fewer threads than there are processors wait there at a time.
+// So fewer threads than there are processors wait there at a time, but one at least.
 var threads struct{ most, busy atomic.Int32 }
 
 func countThreads() { threads.most.Store(int32(max(1, runtime.GOMAXPROCS(0)-1))) }
