@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,31 @@ def test_only_other_blocks_are_replaced(mooncake: Store, monkeypatch: pytest.Mon
     assert mooncake.upsert_batch(["same", "other", "new"], [b"1", b"22", b"3"]) == 0
     assert mooncake.get_batch(["same", "other", "new"]) == [b"1", b"22", b"3"]
     assert removed == [b"other"]
+
+
+def test_replaced_blocks_keep_their_parents(
+    mooncake: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key before each in the call, whichever blocks are replaced."""
+    puts = []
+    put = _blocks.Blocks.batch_put
+
+    def seen(self: _blocks.Blocks, keys: list[bytes], *given: Any, parent: bytes | None) -> Any:
+        puts.append((keys, parent))
+        return put(self, keys, *given, parent=parent)
+
+    assert mooncake.put_batch(["a", "b", "c", "d"], [b"1", b"2", b"3", b"4"]) == 0
+    monkeypatch.setattr(_blocks.Blocks, "batch_put", seen)
+    monkeypatch.setattr(_blocks, "_BATCH_BYTES", 3)
+    assert mooncake.upsert_batch(["a", "b", "c", "d"], [b"x", b"2", b"y", b"z"]) == 0
+    assert puts == [
+        ([b"a", b"b", b"c"], None),
+        ([b"a"], None),
+        ([b"c"], b"b"),
+        ([b"d"], b"c"),
+        ([b"d"], b"c"),
+    ]
+    assert mooncake.get_batch(["a", "b", "c", "d"]) == [b"x", b"2", b"y", b"z"]
 
 
 @pytest.mark.parametrize("change", [1, -1])

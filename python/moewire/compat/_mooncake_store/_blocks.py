@@ -78,12 +78,10 @@ class Blocks(Client):
             return stored
         there = self.exists(keys)
         others = [at for at, put in enumerate(stored) if there[at] and not put]
-        if others:
-            some = [keys[at] for at in others]
-            self.remove(some)
-            again = self._store(some, [blocks[at] for at in others], parent)
-            for at, put in zip(others, again, strict=True):
-                stored[at] = put
+        self.remove([keys[at] for at in others])
+        for at in others:  # one by one: a call would take each for the parent of the next one
+            before = keys[at - 1] if at else parent
+            (stored[at],) = self._store([keys[at]], [blocks[at]], before)
         return stored
 
     def _codes(self, keys: list[bytes], stored: list[bool]) -> list[int]:
