@@ -284,7 +284,7 @@ def test_a_forked_child(memory: Served) -> None:
 def test_a_failure_is_said_once(tmp_path: Path) -> None:
     """Without room to map the memory there is TCP, which is said; an explicit choice is refused.
 
-    There is room for threads, whose stacks take 8 MiB each.
+    There is room for all else: stacks of threads, arenas of the C library and Go's heap.
     """
     program = """
 import logging, resource, sys
@@ -296,7 +296,7 @@ with Client(sys.argv[1], **options) as first:
     assert first.put("key", b"bytes"), first.stats()
     assert list(first.stats()["carriers"].values()) == ["shm"]
     used = int(open("/proc/self/statm").read().split()[0]) * 4096
-    resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), resource.RLIM_INFINITY))
     with Client(sys.argv[1], **options) as client:
         for _ in range(3):
             assert client.get("key") == b"bytes"
@@ -306,14 +306,18 @@ with Client(sys.argv[1], **options) as first:
     except errors.RefusedError as error:
         print("refused:", error)
 """
-    with Served(tmp_path, "--capacity", "512MiB") as memory:
+    with Served(tmp_path, "--capacity", "8GiB") as memory:
         ran = subprocess.run(
             [sys.executable, "-c", program, memory.address, str(memory.key)],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "MALLOC_ARENA_MAX": "2",
+            },
         )
     assert ran.returncode == 0, ran.stderr
     warning, refused = ran.stdout.splitlines()
