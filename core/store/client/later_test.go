@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/wire"
@@ -192,7 +193,7 @@ func onDisk(t *testing.T) string {
 	noDisk, err := sys.HasNoDisk(fd)
 	require.NoError(t, err)
 	if noDisk {
-		t.Skip("the temporary folder is in memory")
+		testenv.Lacking(t, "disk", "the temporary folder is in memory")
 	}
 	return path
 }
