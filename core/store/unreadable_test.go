@@ -49,8 +49,9 @@ func (u *unreadable) reopened(d *disk, segment int, off int64) {
 	u.accounts()
 }
 
-// TestUnreadableSegment: blocks of a segment whose first page cannot be read are misses, those of others are there. What was written
-// and deleted since does not come back when the page can be read again.
+// TestUnreadableSegment: blocks of a segment whose first page cannot be read are misses, those of
+// others are there. What was written and deleted since does not come back when the page can be read
+// again.
 func TestUnreadableSegment(t *testing.T) {
 	u, d := newUnreadable(t, true)
 	lost := u.blocks["key0"]
@@ -68,8 +69,8 @@ func TestUnreadableSegment(t *testing.T) {
 	require.False(t, u.has("key0"), "it was deleted and flushed")
 }
 
-// TestUnreadableAndUnwritable: a segment that can be neither read nor made none is not written to, and no flush says that all
-// is well.
+// TestUnreadableAndUnwritable: a segment that can be neither read nor made none is not written to,
+// and no flush says that all is well.
 func TestUnreadableAndUnwritable(t *testing.T) {
 	u, d := newUnreadable(t, true)
 	lost := u.blocks["key0"]
@@ -90,7 +91,8 @@ func TestUnreadableAndUnwritable(t *testing.T) {
 	require.True(t, u.s.segments[lost].isFree())
 }
 
-// TestUnreadableFooter: blocks of a segment whose footer cannot be read are misses, those of others are there.
+// TestUnreadableFooter: blocks of a segment whose footer cannot be read are misses, those of others
+// are there.
 func TestUnreadableFooter(t *testing.T) {
 	u, d := newUnreadable(t, true)
 	lost := u.blocks["key0"]
@@ -123,21 +125,13 @@ func TestStartReadsAgain(t *testing.T) {
 	}
 }
 
-// TestFooterThatHidRecords: a power cut has kept the mark of a deleted block, and lost what its record was overwritten with. A start
-// that can read the footer does not find the block, and neither does a later one that cannot.
+// TestFooterThatHidRecords: of a deleted block a power cut has kept the mark alone. A start that
+// can read the footer does not find the block, and neither does a later one that cannot.
 func TestFooterThatHidRecords(t *testing.T) {
 	w, sealed := newSealed(t)
 	tail := w.s.segments[0].footer
 	for what, off := range map[string]int64{"tail": 1<<20 - record.PageBytes, "entries": 1<<20 - tail.EntryOff(40)} {
-		d := sealed.killed()
-		w.open(d)
-		require.True(t, w.delete("key40"))
-		w.s.stop()
-		cut := d.killed()
-		copy(cut.data[0][41*record.PageBytes:42*record.PageBytes], sealed.data[0][41*record.PageBytes:])
-		w.open(cut)
-		require.False(t, w.has("key40"))
-		require.NoError(t, w.flush())
+		cut := w.cutBehindMark(sealed)
 		w.s.stop()
 		cut.bad[[2]int64{0, off / record.PageBytes}] = true
 		w.open(cut)
@@ -155,7 +149,8 @@ func TestFooterThatHidRecords(t *testing.T) {
 	w.open(sealed)
 }
 
-// TestUnreadableRecord: of a segment without a footer the blocks on a page that cannot be read are misses, for good.
+// TestUnreadableRecord: of a segment without a footer the blocks on a page that cannot be read are
+// misses, for good.
 func TestUnreadableRecord(t *testing.T) {
 	for page := range int64(2) { // the header of the first record, and the rest of its payload
 		u, d := newUnreadable(t, false)
@@ -194,19 +189,27 @@ func newSealed(t *testing.T) (*world, *disk) {
 	return w, d.killed()
 }
 
-// TestDroppedFooterHidNothing: a power cut has kept the mark of a deleted block, and lost what its record was overwritten with. The
-// block does not come back when the footer is dropped later.
-func TestDroppedFooterHidNothing(t *testing.T) {
-	w, sealed := newSealed(t)
+// cutBehindMark opens what a power cut has left of a disk of newSealed: the mark of key40, which
+// was deleted, and not what its record was overwritten with. The block is not found.
+func (w *world) cutBehindMark(sealed *disk) (cut *disk) {
+	w.t.Helper()
 	d := sealed.killed()
 	w.open(d)
-	require.True(t, w.delete("key40"))
+	require.True(w.t, w.delete("key40"))
 	w.s.stop()
-	cut := d.killed()
+	cut = d.killed()
 	copy(cut.data[0][41*record.PageBytes:42*record.PageBytes], sealed.data[0][41*record.PageBytes:])
 	w.open(cut)
-	require.False(t, w.has("key40"))
-	require.NoError(t, w.flush())
+	require.False(w.t, w.has("key40"))
+	require.NoError(w.t, w.flush())
+	return cut
+}
+
+// TestDroppedFooterHidNothing: a deleted block of which a power cut has kept the mark alone does
+// not come back when the footer is dropped later.
+func TestDroppedFooterHidNothing(t *testing.T) {
+	w, sealed := newSealed(t)
+	cut := w.cutBehindMark(sealed)
 	cut.bad[[2]int64{0, (1<<20 - w.s.segments[0].footer.EntryOff(5)) / record.PageBytes}] = true
 	require.True(t, w.delete("key5"))
 	require.NoError(t, w.flush())
@@ -218,9 +221,9 @@ func TestDroppedFooterHidNothing(t *testing.T) {
 	}
 }
 
-// TestFlushPastUnreadablePages: a block is deleted whose record, or a part of whose footer, cannot be read. The delete is flushed, as
-// all that comes later, and holds whether the page can be read later or not. No other block is lost, unless the next start cannot
-// read the footer's last page.
+// TestFlushPastUnreadablePages: a block is deleted whose record, or a part of whose footer, cannot
+// be read. The delete is flushed, as all that comes later, and holds whether the page can be read
+// later or not. No other block is lost, unless the next start cannot read the footer's last page.
 func TestFlushPastUnreadablePages(t *testing.T) {
 	w, sealed := newSealed(t)
 	tail := w.s.segments[0].footer
@@ -251,8 +254,8 @@ func TestFlushPastUnreadablePages(t *testing.T) {
 	w.open(sealed)
 }
 
-// TestUnreadableForAWhile: a block whose record cannot be read once is a miss, and stays, whatever is put. If the disk fails at it
-// for long the block is gone, and its key is free.
+// TestUnreadableForAWhile: a block whose record cannot be read once is a miss, and stays, whatever
+// is put. If the disk fails at it for long the block is gone, and its key is free.
 func TestUnreadableForAWhile(t *testing.T) {
 	w, d := newSealed(t)
 	w.open(d)
@@ -291,8 +294,8 @@ func (d *doubts) age(by time.Duration) {
 	}
 }
 
-// TestManyUnreadableBlocks: of more blocks than may be noted each is lost in the end, also while others are there that nothing asks
-// for any more.
+// TestManyUnreadableBlocks: of more blocks than may be noted each is lost in the end, also while
+// others are there that nothing asks for any more.
 func TestManyUnreadableBlocks(t *testing.T) {
 	var d doubts
 	left := map[record.Hash]bool{}
