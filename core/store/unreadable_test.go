@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,28 +295,30 @@ func (d *doubts) age(by time.Duration) {
 	}
 }
 
-// TestManyUnreadableBlocks: of more blocks than may be noted each is lost in the end, also while
-// others are there that nothing asks for any more.
+// TestManyUnreadableBlocks: of more blocks than may be noted, which are asked for in turn, each is
+// lost in the end, also where those that were noted first are asked for no more.
 func TestManyUnreadableBlocks(t *testing.T) {
 	var d doubts
-	left := map[record.Hash]bool{}
+	var left []record.Hash
 	for i := range 3 * maxDoubts {
 		h := record.Hash{byte(i), byte(i >> 8)}
 		require.False(t, d.meet(h))
-		left[h] = i >= maxDoubts/2 // those before are asked for once
+		if i >= maxDoubts {
+			left = append(left, h)
+		}
 	}
-	maps.DeleteFunc(left, func(_ record.Hash, asked bool) bool { return !asked })
 	for range 8 {
 		d.age(doubtFor)
-		for h := range left {
-			if d.meet(h) {
+		left = slices.DeleteFunc(left, func(h record.Hash) bool {
+			isLost := d.meet(h)
+			if isLost {
 				d.end(h)
-				delete(left, h)
 			}
-		}
+			return isLost
+		})
 		require.LessOrEqual(t, len(d.met), maxDoubts)
 	}
-	require.Empty(t, left)
+	require.Zero(t, len(left))
 }
 
 // A complaint about a block ends that one, and none that its key has got since.
