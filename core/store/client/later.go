@@ -14,7 +14,6 @@ const latest = time.Minute
 
 // shareLater asks for the arena again, less and less often, until it is there or cannot be. It ends with the link.
 func (l *link) shareLater() {
-	l.peer.later(l.lacks)
 	for wait := l.peer.client.cfg.ProbeMax; l.rest(wait); wait = min(2*wait, latest) {
 		if l.sharedNow() {
 			return

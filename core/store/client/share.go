@@ -73,6 +73,7 @@ func (l *link) share(deadline time.Time) error {
 		return nil
 	case errors.As(err, &later):
 		l.lacks = err
+		l.peer.later(err) // before a block comes: a client that is closed soon has heard of it
 		return nil
 	}
 	return err
