@@ -141,7 +141,7 @@ func TestBusOfAWait(t *testing.T) {
 			g, o, _ := small(t, 2)
 			kernel := kernelPlan
 			if remote {
-				g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+				g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
 				kernel = kernelRemoteTake
 			}
 			m := g.ranks[0]

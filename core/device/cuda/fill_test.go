@@ -246,7 +246,7 @@ func isUse(t testing.TB, use, what string) bool {
 	if file != part[0] || kind != part[1] {
 		return false
 	}
-	return strings.Contains(sourceNear(t, file, line, 0), part[2])
+	return strings.Contains(sourceAround(t, file, line, 0), part[2])
 }
 
 // TestFillWithRemoteRanks: what messages bring is there, in every form, and the rest

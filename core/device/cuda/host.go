@@ -106,7 +106,7 @@ const (
 	FailedStale    FailureKind = protocol.ErrorStale    // slot
 	FailedProxy    FailureKind = protocol.ErrorProxy    // why the host takes no more descriptors
 	FailedMessage  FailureKind = protocol.ErrorMessage  // rank, bytes of a message that holds no row, or not the counts
-	FailedNear     FailureKind = protocol.ErrorNear     // remote ranks, one bit each, for which the call has no launches
+	FailedNoRemote FailureKind = protocol.ErrorNoRemote // remote ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = protocol.ErrorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = protocol.ErrorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
 	FailedWild     FailureKind = protocol.ErrorWild     // a word of this rank's own memory: which, where, value, the largest one allowed
@@ -141,7 +141,7 @@ func (f Failure) Error() string {
 		return fmt.Sprintf("the host takes no more descriptors: reason %d", d[0])
 	case FailedMessage:
 		return fmt.Sprintf("a message of %d bytes to rank %d has no room for a row, or for the counts", d[1], d[0])
-	case FailedNear:
+	case FailedNoRemote:
 		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", rankset.FromWord(d[0]).Len())
 	case FailedRouting:
 		allowed := "allowed: that, or -1"

@@ -210,7 +210,7 @@ func TestHostsMessagesJustFit(t *testing.T) {
 			emu.Schedule(rng.Uint64(), 16, 12)
 			g := newGroup(t, 2, 2, slabs.SizeBytes)
 			least := leastMessage(&slabs, 2)
-			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: least, length: 2})
+			g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: least, length: 2})
 			g.exchange(rng, g.random(rng, s, 2, flags, 0), &slabs)
 			g.ranks[0].remote.messageBytes--
 			require.Error(t, g.ranks[0].CheckRemote(&slabs, 2))
@@ -222,7 +222,7 @@ func TestHostsMessagesJustFit(t *testing.T) {
 // its own.
 func TestHostsLeasesTooShort(t *testing.T) {
 	g, o, slabs := small(t, 2)
-	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 300, length: 2})
+	g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 300, length: 2})
 	g.ranks[0].remote.messageBytes = leastMessage(slabs, 2)
 	o.ids[0][0] = slabs.LocalExperts // one of rank 1
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
@@ -240,7 +240,7 @@ func TestHostsLeasesTooShortForCounts(t *testing.T) {
 	require.NoError(t, err)
 	g := newGroup(t, 2, 2, slabs.SizeBytes)
 	lease := int64(remoteHeadBytes + 4*64 - 4)
-	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: lease, length: 2})
+	g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: lease, length: 2})
 	g.ranks[0].remote.messageBytes = leastMessage(&slabs, 2)
 	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, protocol.FlagOrdered, 0)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
@@ -255,11 +255,11 @@ func TestHostsGraphsOfLocalRanks(t *testing.T) {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			g, o, _ := smallIn(t, 3, flags)
 			graph := g.record(o, 0, 1, 0)
-			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+			g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
 			g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, g.ranks[0].stream) })
 			g.sync()
 			f := g.ranks[0].Failure()
-			require.Equal(t, Failure{Kind: FailedNear, Detail: [4]uint64{1 << 2}}, f)
+			require.Equal(t, Failure{Kind: FailedNoRemote, Detail: [4]uint64{1 << 2}}, f)
 			require.EqualError(t, f, "the graph was recorded when no rank was on another host, now 1 of them are: record it again")
 			g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
 		})
@@ -287,7 +287,7 @@ func g2(t *testing.T, rng *rand.Rand) (*group, *op) {
 	require.NoError(t, err)
 	g := newGroup(t, 2, 2, slabs.SizeBytes)
 	g.fewest = 10
-	g.spread(uneven(rng.Uint64()), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 700, length: 4})
+	g.putOnHosts(uneven(rng.Uint64()), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 700, length: 4})
 	return g, g.random(rng, s, 2, 0, 0)
 }
 

@@ -23,7 +23,7 @@ func TestHostsForms(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			emu.Schedule(rng.Uint64(), 32, 6+f.ranks*f.ranks)
 			f.ready = func(g *group) {
-				g.spread(fake.New(fake.Config{Seed: seed}), mailing{
+				g.putOnHosts(fake.New(fake.Config{Seed: seed}), mailing{
 					hostOf: hosts(f.ranks, 1), ringBytes: 1 << 16, messageBytes: 1 << 14, length: 64,
 				})
 			}

@@ -42,7 +42,7 @@ func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags protocol.Flags) (*g
 	if hostOf[0] == hostOf[1] {
 		m.ringBytes = 1 << 16
 	}
-	g.spread(uneven(rng.Uint64()), m)
+	g.putOnHosts(uneven(rng.Uint64()), m)
 	for _, m := range g.ranks {
 		m.threads = threads{plan: 8, row: 8, wait: 8}
 	}
@@ -74,7 +74,7 @@ func TestHostsOrderRunsAhead(t *testing.T) {
 // smallHostsIn is smallHosts in a form.
 func smallHostsIn(t *testing.T, ranks int, flags protocol.Flags) (*group, *op, *layout.Slab, []*office) {
 	g, o, slabs := smallIn(t, ranks, flags)
-	return g, o, slabs, g.spread(fake.New(fake.Config{Seed: 1}), mailing{
+	return g, o, slabs, g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{
 		hostOf: hosts(ranks, 1), ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16,
 	})
 }

@@ -46,8 +46,8 @@ func (g *group) combineIn(o *op, r, slot int, again bool) {
 	require.NoError(g.t, g.ranks[r].Reduce(c))
 }
 
-// hearsOf ends when a rank has heard that another one has released what it combines.
-func (g *group) hearsOf(t *testing.T, r, by int) {
+// awaitRelease ends when a rank has heard that another one has released what it combines.
+func (g *group) awaitRelease(t *testing.T, r, by int) {
 	t.Helper()
 	heard := assert.Eventually(t, func() bool { return g.ranks[r].report().Error != 0 }, time.Minute, time.Millisecond)
 	for _, m := range g.ranks { // some wait for one that has failed
@@ -96,7 +96,7 @@ func TestHostsCombineMoreOften(t *testing.T) {
 						letGo(g, o)
 					}
 					g.combineIn(o, 0, 0, true)
-					g.hearsOf(t, 0, 1)
+					g.awaitRelease(t, 0, 1)
 				})
 			}
 		}
@@ -190,7 +190,7 @@ func TestHostsHoldsAnOldOperation(t *testing.T) {
 			}
 			g.dispatchIn(o, 1, 1)
 			g.combineIn(o, 0, 2, true)
-			g.hearsOf(t, 0, 1)
+			g.awaitRelease(t, 0, 1)
 		})
 	}
 }
@@ -242,7 +242,7 @@ func TestHostsReleasedWithoutRoom(t *testing.T) {
 
 	g.combineIn(o, 0, 0, true)
 	require.NoError(t, g.ranks[1].Receive(&next))
-	g.hearsOf(t, 0, 1)
+	g.awaitRelease(t, 0, 1)
 }
 
 // TestHostsReleasedByOneOfThree: a rank hears of a release while it still waits for a
@@ -277,7 +277,7 @@ func TestHostsReleasedByOneOfThree(t *testing.T) {
 		o.checkIdentity(t, r)
 	}
 	g.combineIn(o, 0, 0, true)
-	g.hearsOf(t, 0, 1)
+	g.awaitRelease(t, 0, 1)
 }
 
 // TestHostsBehind: what a remote rank has not begun it has not released.

@@ -42,7 +42,7 @@ func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags protocol.Flags,
 	g := newGroup(t, ranks, slots, slabs.SizeBytes)
 	g.fewest = 12*ranks - 1
 	g.pick = eachOnce // of every rank's tokens some go to every rank
-	g.spread(uneven(rng.Uint64()), over)
+	g.putOnHosts(uneven(rng.Uint64()), over)
 	for _, m := range g.ranks {
 		if !s.RowType.IsFP8() { // several threads cast a value together
 			m.threads = threads{plan: 8, row: 8, wait: 8}

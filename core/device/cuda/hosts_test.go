@@ -46,9 +46,9 @@ func (o *office) alloc(n uint64) *HostMemory {
 	return h
 }
 
-// spread puts the ranks of a group on hosts: no kernel of one host touches
+// putOnHosts puts the ranks of a group on hosts: no kernel of one host touches
 // memory of another one.
-func (g *group) spread(net *fake.Network, c mailing) (all []*office) {
+func (g *group) putOnHosts(net *fake.Network, c mailing) (all []*office) {
 	for r := range g.ranks {
 		all = append(all, g.openOffice(net.Transport(), r, c))
 	}
@@ -159,7 +159,7 @@ func TestHostsExchange(t *testing.T) {
 					if tiny {
 						m.ringBytes, m.messageBytes = 1<<12, 2048
 					}
-					g.spread(uneven(rng.Uint64()), m)
+					g.putOnHosts(uneven(rng.Uint64()), m)
 					for i := range 4 {
 						g.exchange(rng, g.random(rng, s, 3, flags, i%2), &slabs)
 					}

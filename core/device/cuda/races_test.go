@@ -136,15 +136,15 @@ func why(t testing.TB, use string) string {
 		if strings.HasPrefix(what, "__syncthreads") {
 			above = 0
 		}
-		if of == kind && strings.Contains(sourceNear(t, file, at, above), what) {
+		if of == kind && strings.Contains(sourceAround(t, file, at, above), what) {
 			return reason
 		}
 	}
 	return ""
 }
 
-// sourceNear is a line of the kernels' sources with the one behind it, and some above.
-func sourceNear(t testing.TB, file, at string, above int) string {
+// sourceAround is a line of the kernels' sources with the one behind it, and some above.
+func sourceAround(t testing.TB, file, at string, above int) string {
 	text, err := os.ReadFile(filepath.Join("kernels", file))
 	require.NoError(t, err)
 	line, err := strconv.Atoi(at)
@@ -228,7 +228,7 @@ func barrierBefore(t testing.TB, uses []string, text string) (use, line string) 
 	for _, use := range uses {
 		file, kind, _ := strings.Cut(use, " ")
 		file, at, _ := strings.Cut(file, ":")
-		if _, next, _ := strings.Cut(sourceNear(t, file, at, 0), "\n"); kind == "barrier" && strings.Contains(next, text) {
+		if _, next, _ := strings.Cut(sourceAround(t, file, at, 0), "\n"); kind == "barrier" && strings.Contains(next, text) {
 			n, err := strconv.Atoi(at)
 			require.NoError(t, err)
 			return use, fmt.Sprintf("%s:%d ", file, n+1)

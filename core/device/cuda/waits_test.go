@@ -71,7 +71,7 @@ func TestWaitsInOrder(t *testing.T) {
 // which places are waited for.
 func TestHostsWaitsInOrder(t *testing.T) {
 	g, o, _ := smallIn(t, 3, protocol.FlagOrdered)
-	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+	g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
 	m := g.ranks[0]
 	dispatched, combined := o.waited(m, 0)
 	for r := range 2 {

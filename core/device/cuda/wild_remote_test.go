@@ -37,7 +37,7 @@ func withMessage(t *testing.T, flags protocol.Flags) (*group, *op, *office) {
 	for i := range o.ids[1] {
 		o.ids[1][i] = int64(i % 2) // all of rank 1's rows are for rank 0
 	}
-	offices := g.spread(fake.New(fake.Config{Seed: 1}), mailing{
+	offices := g.putOnHosts(fake.New(fake.Config{Seed: 1}), mailing{
 		hostOf: hosts(2, 1), ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16,
 	})
 	require.NoError(t, g.ranks[1].Send(&o.calls[1]))

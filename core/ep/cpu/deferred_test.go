@@ -67,19 +67,19 @@ func TestOneCallPays(t *testing.T) {
 	}
 	require.ErrorIs(t, w.cancelOne(&in[0]), ep.ErrInProgress) // its own slab is not open yet
 	require.NoError(t, w.bufs[1].Release(0))
-	told := make(chan error, 1)
+	combined := make(chan error, 1)
 	go func() {
 		d, err := w.dispatch(1, pair, &in[1])
 		if err == nil {
 			_, err = w.combine(1, pair, &in[1], d)
 		}
-		told <- err
+		combined <- err
 	}()
 	require.Eventually(t, func() bool { // deferred words of a remote rank may have come by themselves
-		return cpu.WaitsFor(w.bufs[1]) != 0 || len(told) > 0
+		return cpu.WaitsFor(w.bufs[1]) != 0 || len(combined) > 0
 	}, callTimeout, 50*time.Microsecond)
 	require.NoError(t, w.bufs[0].Release(1)) // any later call
-	require.ErrorIs(t, within(t, told), ep.ErrNotCombined)
+	require.ErrorIs(t, within(t, combined), ep.ErrNotCombined)
 }
 
 // TestHolderOfTheSlab: a rank that never releases an operation is taken out

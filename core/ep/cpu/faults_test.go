@@ -89,7 +89,7 @@ func TestDeath(t *testing.T) {
 	a, b := w.startMasked(0, s, &in, masks[0], -1), w.startMasked(1, s, &in, masks[1], -1)
 	w.waits(0)
 	w.waits(1)
-	inproc.Doom(w.doms[0], 2)
+	inproc.MarkDying(w.doms[0], 2)
 	require.NoError(t, within(t, a))
 	require.NoError(t, within(t, b))
 	require.Equal(t, [][]int32{{1, 1, 0}, {1, 1, 0}}, masks)

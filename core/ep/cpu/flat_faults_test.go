@@ -80,7 +80,7 @@ func TestFlatRejoin(t *testing.T) {
 // TestFlatDeathWhileWaiting: the others wait for a rank that never begins.
 func TestFlatDeathWhileWaiting(t *testing.T) {
 	for name, lose := range map[string]func(w *world){
-		"dies":    func(w *world) { inproc.Doom(w.doms[0], 2) },
+		"dies":    func(w *world) { inproc.MarkDying(w.doms[0], 2) },
 		"is late": func(*world) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestFlatDeathInCombine(t *testing.T) {
 		ins := flatInputs(seeded(t), flatTrio, uniform)
 		var ds [3]*dispatched
 		w.each(func(r int) (err error) { ds[r], err = w.dispatchFlat(r, flatTrio, &ins[r]); return err })
-		go func() { time.Sleep(2 * time.Millisecond); inproc.Doom(w.doms[0], 1) }()
+		go func() { time.Sleep(2 * time.Millisecond); inproc.MarkDying(w.doms[0], 1) }()
 		w.some(rankset.Of(0, 2), func(r int) error {
 			mask := ones(3)
 			rows, err := ds[r].checkFlat(r, flatTrio, ins, nobody)

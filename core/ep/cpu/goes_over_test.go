@@ -17,7 +17,7 @@ import (
 // has it open: the kernel waits.)
 func TestGoesOver(t *testing.T) {
 	needDevice(t)
-	spec := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
+	spec := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Killed: -1}
 	outs, bits := playGroup(t, spec, func() {})
 	spec.Hosts, spec.Setting, spec.Dies = "ab", multihost.Auto, true
 	for _, death := range []struct {

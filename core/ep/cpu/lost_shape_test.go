@@ -104,7 +104,7 @@ func TestLostRankOfAnotherShape(t *testing.T) {
 		w.reserved(owner, 0, 1)
 		w.reserveMore(owner)
 	}
-	inproc.Doom(w.doms[0], 2)
+	inproc.MarkDying(w.doms[0], 2)
 	for r := range 2 {
 		require.NoError(t, within(t, w.ends[r]), "rank %d", r)
 	}
@@ -121,7 +121,7 @@ func TestLostRankThatTookTheRoom(t *testing.T) {
 	w.reserveMore(0)
 	w.begin(1, w.combined)
 	w.reserved(1, 0, 1)
-	inproc.Doom(w.doms[0], 2)
+	inproc.MarkDying(w.doms[0], 2)
 	require.ErrorIs(t, within(t, w.ends[1]), ep.ErrMismatch)
 	require.ErrorIs(t, within(t, w.ends[0]), ep.ErrNotCombined) // it needs the rows that went to rank 1
 	w.costsTheLostRankAlone()

@@ -104,12 +104,12 @@ func TestPreReduceMasks(t *testing.T) {
 		w := newWorld(t, 4, ep.Config{NumBytes: 16 << 20})
 		s := shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4, preReduce: true}
 		ins := inputs(r, s, uniform)
-		masks, late := [4][]int32{}, [4][]int32{}
+		masks, combineMasks := [4][]int32{}, [4][]int32{}
 		for rank := range masks {
-			masks[rank], late[rank] = ones(4), ones(4)
+			masks[rank], combineMasks[rank] = ones(4), ones(4)
 			for other := range 4 {
 				if other != rank && r.IntN(4) == 0 {
-					late[rank][other] = 0
+					combineMasks[rank][other] = 0
 				}
 			}
 		}
@@ -117,7 +117,7 @@ func TestPreReduceMasks(t *testing.T) {
 		for rank := range masks {
 			for other := range 4 {
 				if (rank == out) != (other == out) {
-					masks[rank][other], late[rank][other] = 0, 0
+					masks[rank][other], combineMasks[rank][other] = 0, 0
 				}
 			}
 		}
@@ -131,11 +131,11 @@ func TestPreReduceMasks(t *testing.T) {
 			d.answer(rank, s, d.res.CombineX)
 			got := make([]byte, ins[rank].tokens*s.hidden*2)
 			c := combineArgs(&d, &ins[rank], got)
-			c.ActiveRanks, c.TopK = late[rank], s.topk
+			c.ActiveRanks, c.TopK = combineMasks[rank], s.topk
 			if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
 				return err
 			}
-			dead := func(e int64) bool { return late[rank][e/2] == 0 }
+			dead := func(e int64) bool { return combineMasks[rank][e/2] == 0 }
 			return differ(s, rank, got, s.wantPreReduce(&ins[rank], dead, func(token int, e int64, h int) float32 {
 				return s.noise(rank, token, e, h)
 			}))

@@ -48,7 +48,7 @@ type groupSpec struct {
 	Setting       multihost.Setting
 	Deterministic bool
 	Seed          uint64
-	Victim        int    // the rank that will be killed; -1: none
+	Killed        int    // the rank that will be killed; -1: none
 	Dir           string // where ranks leave what others read
 
 	// By rank; nil: all on the loopback device, and devices by host.
@@ -106,7 +106,7 @@ func (s *rankSpec) run() error {
 	switch {
 	case s.Away != nil:
 		err = s.roundsWithCut(w, dom)
-	case s.Victim < 0:
+	case s.Killed < 0:
 		err = s.rounds(w)
 		fmt.Println("then", s.carriers(dom))
 	default:
@@ -114,7 +114,7 @@ func (s *rankSpec) run() error {
 	}
 	// A rank that leaves may leave others without what is still on its way.
 	if err == nil {
-		_, err = s.exchange("over", nil, s.Victim)
+		_, err = s.exchange("over", nil, s.Killed)
 	}
 	if err = errors.Join(err, buf.Close()); err == nil {
 		fmt.Println("closed")
@@ -287,32 +287,32 @@ func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
 	return f, flat
 }
 
-// victimRounds is half of the rounds when a rank is killed. The victim plays these
+// roundsBeforeKill is half of the rounds when a rank is killed. The rank to be killed plays these
 // rounds, if it gets so far; then the others wait for it. A rank that does not see its
 // death in one round sees it in the next.
-const victimRounds = 8
+const roundsBeforeKill = 8
 
 func (s *rankSpec) roundsWithDeath(w *world) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1))
 	var gone bool
-	for i := range 2 * victimRounds {
-		if s.Rank == s.Victim && i == victimRounds {
+	for i := range 2 * roundsBeforeKill {
+		if s.Rank == s.Killed && i == roundsBeforeKill {
 			time.Sleep(processTimeout)
 			return errors.New("it was not killed")
 		}
 		shape, _ := s.draw(r, 0)
 		ins := flatInputs(r, shape, routings[r.IntN(len(routings))])
-		seen, err := w.roundWithDeath(s.Rank, s.Victim, shape.shape, packed(ins))
+		seen, err := w.roundWithDeath(s.Rank, s.Killed, shape.shape, packed(ins))
 		if err == nil && gone && !seen {
-			err = fmt.Errorf("rank %d is back", s.Victim)
+			err = fmt.Errorf("rank %d is back", s.Killed)
 		}
 		if gone = seen; err != nil {
 			return fmt.Errorf("round %d: %w", i, err)
 		}
 		fmt.Println("round", i)
 	}
-	if members := w.bufs[s.Rank].Members(); !gone || members != rankset.FromWord(1<<len(s.Hosts)-1-1<<s.Victim) {
-		return fmt.Errorf("members are %v, rank %d must be missing from them, and from every mask (%v)", members, s.Victim, gone)
+	if members := w.bufs[s.Rank].Members(); !gone || members != rankset.FromWord(1<<len(s.Hosts)-1-1<<s.Killed) {
+		return fmt.Errorf("members are %v, rank %d must be missing from them, and from every mask (%v)", members, s.Killed, gone)
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func (s *rankSpec) roundsWithDeath(w *world) error {
 // roundWithDeath is roundTrip when a rank may die at any point of it. Of that
 // rank there are all rows or none, as the mask says. Its experts count or
 // do not.
-func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone bool, err error) {
+func (w *world) roundWithDeath(rank, target int, s shape, ins []input) (gone bool, err error) {
 	d := new(dispatched)
 	a := w.args(rank, s, &ins[rank], d)
 	a.ActiveRanks = slices.Repeat([]int32{1}, s.ranks)
@@ -328,8 +328,8 @@ func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone boo
 		return false, err
 	}
 	all, lost := slices.Clone(ins), (*input)(nil)
-	if a.ActiveRanks[victim] == 0 {
-		all[victim], lost = input{}, &ins[victim]
+	if a.ActiveRanks[target] == 0 {
+		all[target], lost = input{}, &ins[target]
 	}
 	if err := d.checkBeside(rank, s, all, lost); err != nil {
 		return false, err
@@ -348,9 +348,9 @@ func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone boo
 		return false, fmt.Errorf("%v: rank %d: combine differs from the oracle, with the mask %v", s, rank, c.ActiveRanks)
 	}
 	for r, on := range c.ActiveRanks {
-		if on == 0 && r != victim {
+		if on == 0 && r != target {
 			return false, fmt.Errorf("rank %d is out, it was not killed", r)
 		}
 	}
-	return c.ActiveRanks[victim] == 0, nil
+	return c.ActiveRanks[target] == 0, nil
 }

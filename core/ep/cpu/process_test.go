@@ -149,11 +149,11 @@ func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string)
 // bit of it is what the same group gets in shared memory. No RDMA object is left.
 func TestProcesses(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
-		spec := groupSpec{Seed: testenv.Seed(t), Victim: -1}
+		spec := groupSpec{Seed: testenv.Seed(t), Killed: -1}
 		oneHost := spec
 		oneHost.Hosts, oneHost.Setting, oneHost.Deterministic = "aaaa"[:ranks], multihost.Shm, true
 		outs, bits := playGroup(t, oneHost, func() {})
-		for _, spread := range []struct {
+		for _, placement := range []struct {
 			hosts         string
 			setting       multihost.Setting
 			deterministic bool
@@ -164,7 +164,7 @@ func TestProcesses(t *testing.T) {
 			{"aBbA", multihost.Auto, true},
 		} {
 			spec := spec
-			spec.Hosts, spec.Setting, spec.Deterministic = spread.hosts[:ranks], spread.setting, spread.deterministic
+			spec.Hosts, spec.Setting, spec.Deterministic = placement.hosts[:ranks], placement.setting, placement.deterministic
 			if spec.Hosts == "aa" {
 				continue
 			}
@@ -199,10 +199,10 @@ func expectNothingLeft(t *testing.T, spec groupSpec) (check func()) {
 // TestProcessKilled kills a rank somewhere in the middle. The others go on
 // without it, and no RDMA object is left.
 func TestProcessKilled(t *testing.T) {
-	for _, spread := range []struct {
+	for _, placement := range []struct {
 		hosts   string
 		setting multihost.Setting
-		victim  int
+		target  int
 	}{
 		{"abcd", multihost.TCP, 1},
 		{"ab", multihost.RDMA, 0},
@@ -210,17 +210,17 @@ func TestProcessKilled(t *testing.T) {
 		{"aabb", multihost.RDMA, 2},
 		{"aabb", multihost.RDMA, 0},
 	} {
-		t.Run(fmt.Sprintf("%v-%s-%d", spread.setting, spread.hosts, spread.victim), func(t *testing.T) {
-			spec := groupSpec{Hosts: spread.hosts, Setting: spread.setting, Seed: testenv.Seed(t), Victim: spread.victim}
+		t.Run(fmt.Sprintf("%v-%s-%d", placement.setting, placement.hosts, placement.target), func(t *testing.T) {
+			spec := groupSpec{Hosts: placement.hosts, Setting: placement.setting, Seed: testenv.Seed(t), Killed: placement.target}
 			check := expectNothingLeft(t, spec)
 			g := startProcesses(t, spec)
 			r := rand.New(rand.NewPCG(spec.Seed, 2))
-			round := r.IntN(victimRounds - 1)
-			g.all[spec.Victim].Await(fmt.Sprintf("round %d", round))
+			round := r.IntN(roundsBeforeKill - 1)
+			g.all[spec.Killed].Await(fmt.Sprintf("round %d", round))
 			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
-			require.NoError(t, g.all[spec.Victim].Process.Kill())
+			require.NoError(t, g.all[spec.Killed].Process.Kill())
 			begin := time.Now()
-			g.finish(check, g.except(spec.Victim)...)
+			g.finish(check, g.except(spec.Killed)...)
 			t.Logf("killed after round %d, the others were through %v later", round, time.Since(begin).Round(time.Millisecond))
 		})
 	}

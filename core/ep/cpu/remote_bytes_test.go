@@ -128,7 +128,7 @@ func wantOutputsBytes(in *input, s shape, owner int) int64 {
 // uniform routing, beside the algorithm that sends a row per expert both ways. Run it
 // for the bytes; its times mean nothing.
 func BenchmarkRemoteBytes(b *testing.B) {
-	overHosts = spreads[0].of
+	overHosts = hostPlacements[0].of
 	b.Cleanup(func() { overHosts = nil })
 	for _, experts := range []int{64, 256} {
 		for _, fp8 := range []bool{false, true} {

@@ -56,7 +56,7 @@ func (k *changingKernels) Place(batch *device.PlaceBatch) {
 // TestMessagesThatChange: a sender that writes to a message once more changes nothing of
 // what was checked.
 func TestMessagesThatChange(t *testing.T) {
-	overHosts = spreads[0].of
+	overHosts = hostPlacements[0].of
 	t.Cleanup(func() { overHosts = nil })
 	for _, preReduce := range []bool{false, true} {
 		s := shape{ranks: 2, maxTokens: 8, hidden: 64, experts: 4, topk: 3, preReduce: preReduce}

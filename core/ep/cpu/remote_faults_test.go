@@ -101,10 +101,10 @@ func remoteChaos(t *testing.T, preReduce bool) {
 		w := newWorld(t, n, ep.Config{NumBytes: 24 << 20})
 		for range 3 {
 			w.exchangeAll(s, all)
-			victim := r.IntN(n)
-			w.lose(r, s, all, victim, r.IntN(2) == 0)
-			w.exchangeAll(s, all.Without(victim))
-			w.meet(all, rankset.Of(victim))
+			target := r.IntN(n)
+			w.lose(r, s, all, target, r.IntN(2) == 0)
+			w.exchangeAll(s, all.Without(target))
+			w.meet(all, rankset.Of(target))
 		}
 		w.exchangeAll(s, all)
 		for _, b := range w.bufs {
@@ -114,23 +114,23 @@ func remoteChaos(t *testing.T, preReduce bool) {
 }
 
 // lose runs operations of all ranks, in which one rank dies or sleeps.
-func (w *world) lose(r *rand.Rand, s shape, all rankset.Set, victim int, dies bool) {
+func (w *world) lose(r *rand.Rand, s shape, all rankset.Set, target int, dies bool) {
 	after := time.Duration(r.IntN(1500)) * time.Microsecond
 	ins := inputs(r, s, uniform)
 	w.some(all, func(rank int) error {
-		if rank == victim {
+		if rank == target {
 			if dies {
-				ghost := *w // another process takes its place
-				ghost.bufs = slices.Clone(w.bufs)
-				go func() { _, _ = ghost.exchange(rank, s, ins, time.Second) }()
+				replaced := *w // another process takes its place
+				replaced.bufs = slices.Clone(w.bufs)
+				go func() { _, _ = replaced.exchange(rank, s, ins, time.Second) }()
 				time.Sleep(after)
-				inproc.Kill(w.doms[0], victim)
+				inproc.Kill(w.doms[0], target)
 			}
 			return nil
 		}
 		for range 3 {
 			if _, err := w.exchange(rank, s, ins, 500*time.Millisecond); err != nil {
-				return fmt.Errorf("victim %d, dies %v: %w", victim, dies, err)
+				return fmt.Errorf("target %d, dies %v: %w", target, dies, err)
 			}
 		}
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// spreads are the ways in which groups are put on hosts.
-var spreads = []struct {
+// hostPlacements are the ways in which groups are put on hosts.
+var hostPlacements = []struct {
 	name string
 	tiny bool // messages that hold few rows
 	of   func(ranks int) inproc.Hosts
@@ -37,18 +37,18 @@ func hostsOf(n int, of func(rank int) int) []int {
 // TestRemote runs the tests that hold for every group on groups over several hosts.
 func TestRemote(t *testing.T) {
 	testenv.InTest(t)
-	for i, spread := range spreads {
+	for i, placement := range hostPlacements {
 		if testing.Short() && i > 0 {
 			continue // each is as long
 		}
-		t.Run(spread.name, func(t *testing.T) {
-			overHosts = spread.of
+		t.Run(placement.name, func(t *testing.T) {
+			overHosts = placement.of
 			t.Cleanup(func() { overHosts = nil })
 			for _, one := range remoteTests {
 				if raceEnabled && testing.Short() && !one.races {
 					continue
 				}
-				if !one.long || !spread.tiny {
+				if !one.long || !placement.tiny {
 					t.Run(one.name, one.f)
 				}
 			}

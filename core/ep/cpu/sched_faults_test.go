@@ -203,13 +203,13 @@ func (a *actor) die() {
 	st := a.st
 	a.state = dead
 	a.dom.loseMail()
-	doomed := st.now + time.Duration(st.rng.Int64N(int64(3*deadline)))
-	lost := doomed + time.Duration(st.rng.Int64N(int64(3*deadline)))
+	dyingAt := st.now + time.Duration(st.rng.Int64N(int64(3*deadline)))
+	lost := dyingAt + time.Duration(st.rng.Int64N(int64(3*deadline)))
 	if st.rng.IntN(3) == 0 {
-		doomed = st.now
+		dyingAt = st.now
 	}
 	inc := a.inc
 	st.events = append(st.events,
-		event{doomed, func() { inc.dying = true; a.scene.ringAll() }},
+		event{dyingAt, func() { inc.dying = true; a.scene.ringAll() }},
 		event{lost, func() { inc.lost = true; a.scene.ringAll() }})
 }

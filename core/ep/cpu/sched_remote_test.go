@@ -199,12 +199,12 @@ func (m *shadowSlab) Bytes(off, n int64) []byte {
 // what beats would carry is the rank's.
 type remotePage struct {
 	domain.Segment
-	told *segment
+	received *segment
 }
 
 func (p *remotePage) Word(off int64) *atomic.Uint64 {
 	if off < layout.WaitsFor() {
-		return p.told.Word(off)
+		return p.received.Word(off)
 	}
 	return p.Segment.Word(off)
 }

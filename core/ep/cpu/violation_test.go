@@ -18,13 +18,13 @@ import (
 
 // strike plays rounds of three ranks, and overwrites a word of the third one's memory
 // before the second round. It returns how each rank ended.
-func strike(t *testing.T, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
+func strike(t *testing.T, overwrite func(w *wildWorld, target int)) (w *wildWorld, ends []wildOutcome) {
 	return strikeWith(t, 0, overwrite)
 }
 
 // strikeWith is strike where the third rank has a head start, and waits for the others when the
 // word is overwritten: a word that a rank stores again before it waits harms no rank.
-func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
+func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, target int)) (w *wildWorld, ends []wildOutcome) {
 	w = newWildWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 	t.Cleanup(w.close)
 	ins := make([]input, trio.ranks)
@@ -100,10 +100,10 @@ func TestWildCounter(t *testing.T) {
 		math.MaxUint64, math.MaxUint64 - 1, math.MaxUint64 - 7, math.MaxUint64 - 1<<20, math.MaxUint64 - 1<<30, 1 << 63, 1 << 40, 1 << 31, capacity + 1,
 	} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
-			w, ends := strike(t, func(w *wildWorld, victim int) {
+			w, ends := strike(t, func(w *wildWorld, target int) {
 				for slot := range wildSlots {
 					for l := range trio.experts / trio.ranks {
-						store(w.memory[victim], w.slabAt(victim, slot)+layout.Counter(l), held)
+						store(w.memory[target], w.slabAt(target, slot)+layout.Counter(l), held)
 					}
 				}
 			})
@@ -115,15 +115,15 @@ func TestWildCounter(t *testing.T) {
 // TestWildOwnWords: a rank finds what was done to its own words, and blames no other rank.
 func TestWildOwnWords(t *testing.T) {
 	control := func(off int64, v uint64) func(*wildWorld, int) {
-		return func(w *wildWorld, victim int) {
-			store(w.memory[victim], wildControl+off, load(w.memory[victim], wildControl+off)^v)
+		return func(w *wildWorld, target int) {
+			store(w.memory[target], wildControl+off, load(w.memory[target], wildControl+off)^v)
 		}
 	}
 	slab := func(off int64, v uint64) func(*wildWorld, int) {
-		return func(w *wildWorld, victim int) {
+		return func(w *wildWorld, target int) {
 			for slot := range wildSlots {
-				at := w.slabAt(victim, slot) + off
-				store(w.memory[victim], at, load(w.memory[victim], at)^v)
+				at := w.slabAt(target, slot) + off
+				store(w.memory[target], at, load(w.memory[target], at)^v)
 			}
 		}
 	}
@@ -144,8 +144,8 @@ func TestWildOwnWords(t *testing.T) {
 		{"arrive or counted of rank 0", slab(layout.Arrive(0), 1<<30)},
 		{"arrive or counted of rank 1", slab(layout.Arrive(1), 1)},
 		{"done of rank 0", slab(layout.Done(0), 1<<60)},
-		{"slab table", func(w *wildWorld, victim int) { store(w.memory[victim], wildTable, 4096) }},
-		{"slab table", func(w *wildWorld, victim int) { store(w.memory[victim], wildTable+8, math.MaxUint64) }},
+		{"slab table", func(w *wildWorld, target int) { store(w.memory[target], wildTable, 4096) }},
+		{"slab table", func(w *wildWorld, target int) { store(w.memory[target], wildTable+8, math.MaxUint64) }},
 	} {
 		t.Run(c.word, func(t *testing.T) {
 			w, ends := strikeWith(t, 50*time.Millisecond, c.strike)
@@ -177,7 +177,7 @@ func TestWildMembers(t *testing.T) {
 // another epoch; nothing else happens.
 func TestWildMembersTaken(t *testing.T) {
 	t.Run("bit", func(t *testing.T) {
-		_, ends := strike(t, func(w *wildWorld, victim int) { store(w.members, 0, load(w.members, 0)&^(1<<victim)) })
+		_, ends := strike(t, func(w *wildWorld, target int) { store(w.members, 0, load(w.members, 0)&^(1<<target)) })
 		require.NoError(t, ends[0].err)
 		require.NoError(t, ends[1].err)
 		require.ErrorIs(t, ends[2].err, ep.ErrFenced)
@@ -199,7 +199,7 @@ func TestWildMembersTaken(t *testing.T) {
 func TestWildCounterRemote(t *testing.T) {
 	for _, held := range []uint64{math.MaxUint64, math.MaxUint64 - 1, 1 << 63, 1 << 20} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
-			overHosts = spreads[0].of
+			overHosts = hostPlacements[0].of
 			t.Cleanup(func() { overHosts = nil })
 			w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 			for id := range wildSlots {

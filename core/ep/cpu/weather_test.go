@@ -16,7 +16,7 @@ import (
 func atCable(t *testing.T, cable *testenv.Cable, setting multihost.Setting, hosts string) groupSpec {
 	t.Helper()
 	end := func(rank int) int { return 2 * rank / len(hosts) }
-	spec := groupSpec{Hosts: hosts, Setting: setting, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
+	spec := groupSpec{Hosts: hosts, Setting: setting, Deterministic: true, Seed: testenv.Seed(t), Killed: -1}
 	for rank := range hosts {
 		spec.Addresses = append(spec.Addresses, cable.Addresses[end(rank)])
 		if setting == multihost.RDMA {
@@ -38,7 +38,7 @@ func seenOf(c *testenv.Cable) map[string]int {
 // show that packets were lost, doubled and late.
 func TestWeather(t *testing.T) {
 	needDevice(t) // only that machine is for such networks
-	oneHost := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
+	oneHost := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Killed: -1}
 	outs, bits := playGroup(t, oneHost, func() {})
 	for _, sort := range []struct {
 		setting multihost.Setting

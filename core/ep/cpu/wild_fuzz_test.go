@@ -24,7 +24,7 @@ type wildCase struct {
 	w      *wildWorld
 	s      shape
 	flat   bool // the rounds are
-	victim int
+	target int
 	delay  time.Duration
 
 	found, lost int // violations found, and ranks lost
@@ -47,9 +47,9 @@ func (b blow) String() string {
 // wildClass is a kind of word: where one of it lies, and which ranks it may cost their
 // membership. False: this value is not for a test, since its writer could store it now.
 type wildClass struct {
-	name   string
-	place  func(c *wildCase) (f *os.File, off int64, word string)
-	judged func(c *wildCase, b *blow, off int64) bool
+	name    string
+	place   func(c *wildCase) (f *os.File, off int64, word string)
+	applies func(c *wildCase, b *blow, off int64) bool
 }
 
 // wildClasses are all words that more than one process can write.
@@ -72,11 +72,11 @@ var wildClasses = []wildClass{
 
 func (c *wildCase) inSlab(name string, off int64) (*os.File, int64, string) {
 	slot := c.r.IntN(wildSlots)
-	return c.w.memory[c.victim], c.w.slabAt(c.victim, slot) + off, fmt.Sprintf("%s of slot %d of rank %d", name, slot, c.victim)
+	return c.w.memory[c.target], c.w.slabAt(c.target, slot) + off, fmt.Sprintf("%s of slot %d of rank %d", name, slot, c.target)
 }
 
 func (c *wildCase) inControl(name string, off int64) (*os.File, int64, string) {
-	return c.w.memory[c.victim], wildControl + off, fmt.Sprintf("%s of rank %d", name, c.victim)
+	return c.w.memory[c.target], wildControl + off, fmt.Sprintf("%s of rank %d", name, c.target)
 }
 
 // layout is where the words of an operation lie.
@@ -150,12 +150,12 @@ func (c *wildCase) inAdvice() (*os.File, int64, string) {
 
 func (c *wildCase) inTable() (*os.File, int64, string) {
 	at := int64(8 * c.r.IntN(2*wildSlots+2))
-	return c.w.memory[c.victim], wildTable + at, fmt.Sprintf("the slab table of rank %d at %d", c.victim, at)
+	return c.w.memory[c.target], wildTable + at, fmt.Sprintf("the slab table of rank %d at %d", c.target, at)
 }
 
 func (c *wildCase) inHeader() (*os.File, int64, string) {
 	at := []int64{0, wildSleepers, wildHolder, wildHolder + 8}[c.r.IntN(4)]
-	return c.w.memory[c.victim], at, fmt.Sprintf("the header of rank %d at %d", c.victim, at)
+	return c.w.memory[c.target], at, fmt.Sprintf("the header of rank %d at %d", c.target, at)
 }
 
 func (c *wildCase) inRecords() (*os.File, int64, string) {
@@ -228,9 +228,9 @@ func (c *wildCase) strike() (b blow, struck bool) {
 		}
 	}
 	f, off, word := class.place(c)
-	b = blow{word: word, old: load(f, off), costs: 1 << c.victim}
+	b = blow{word: word, old: load(f, off), costs: 1 << c.target}
 	b.new = c.value(b.old)
-	if b.new == b.old || (class.judged != nil && !class.judged(c, &b, off)) {
+	if b.new == b.old || (class.applies != nil && !class.applies(c, &b, off)) {
 		return b, false
 	}
 	store(f, off, b.new)
@@ -263,7 +263,7 @@ func (c *wildCase) run() (b blow, err error) {
 	if !struck {
 		b.costs = 0
 	}
-	return b, c.judge(&b, ends)
+	return b, c.checkOutcomes(&b, ends)
 }
 
 func (c *wildCase) play(rank int, inputsOf [][]input) (end wildOutcome) {
@@ -286,9 +286,9 @@ func (c *wildCase) round(rank int, ins []input) (lacks uint64, err error) {
 	return c.w.wildRound(rank, c.s, ins, true)
 }
 
-// judge is the oracle: a rank that the word may not cost anything ends well, and misses no rank
+// checkOutcomes is the oracle: a rank that the word may not cost anything ends well, and misses no rank
 // but those that it may cost something.
-func (c *wildCase) judge(b *blow, ends []wildOutcome) error {
+func (c *wildCase) checkOutcomes(b *blow, ends []wildOutcome) error {
 	if c.w.outside.Load() {
 		return errors.New("rows were about to be written outside of a slab")
 	}
@@ -327,7 +327,7 @@ func (c *wildCase) events() (text string) {
 
 func newWildCase(t testing.TB, seed uint64) *wildCase {
 	r := rand.New(rand.NewPCG(seed, 2))
-	c := &wildCase{seed: seed, r: r, s: randomShape(r, 3), victim: r.IntN(3), delay: time.Duration(r.IntN(3000)) * time.Microsecond}
+	c := &wildCase{seed: seed, r: r, s: randomShape(r, 3), target: r.IntN(3), delay: time.Duration(r.IntN(3000)) * time.Microsecond}
 	switch r.IntN(4) {
 	case 0:
 		c.s.fp8, c.s.hidden = true, castBlock*(1+r.IntN(2))

@@ -19,22 +19,22 @@ import (
 // TestConnectAgain: a Connect that could not tell the device where another rank's
 // memory is, or which epoch it is, does so when it is called again.
 func TestConnectAgain(t *testing.T) {
-	for told, lacks := range []string{"memory", "epoch"} {
-		t.Run(lacks, func(t *testing.T) { connectAgain(t, told) })
+	for numCopied, lacks := range []string{"memory", "epoch"} {
+		t.Run(lacks, func(t *testing.T) { connectAgain(t, numCopied) })
 	}
 }
 
-// connectAgain fails after so much was told.
-func connectAgain(t *testing.T, told int) {
+// connectAgain fails after numCopied copies.
+func connectAgain(t *testing.T, numCopied int) {
 	const copies = "cuMemcpyHtoDAsync_v2"
 	emu := cudatest.Emulate(t)
 	group := newUnconnected(t, 2)
-	emu.FailAfter(copies, told, libcuda.ErrOutOfMemory)
+	emu.FailAfter(copies, numCopied, libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, group[0].Connect(connectIn), libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, group[0].Err(), ep.ErrInvalid, "it is not connected")
 	before := emu.Calls(copies)
 	require.NoError(t, group[0].Connect(connectIn))
-	require.Equal(t, before+2-told, emu.Calls(copies))
+	require.Equal(t, before+2-numCopied, emu.Calls(copies))
 	require.NoError(t, group[1].Connect(connectIn))
 	roundOf(ops(t, group, 20))
 }

@@ -134,11 +134,11 @@ func TestProcessFrozen(t *testing.T) {
 // freezeOne stops rank 1 of two until rank 0 has gone on without it.
 func (g *processes) freezeOne(t *testing.T) {
 	g.await(1, "idle")
-	victim := g.all[1].Process
-	require.NoError(t, victim.Signal(syscall.SIGSTOP))
+	stopped := g.all[1].Process
+	require.NoError(t, stopped.Signal(syscall.SIGSTOP))
 	g.tell("frozen")
 	g.await(0, "without it")
-	require.NoError(t, victim.Signal(syscall.SIGCONT))
+	require.NoError(t, stopped.Signal(syscall.SIGCONT))
 	g.tell("thawed")
 	g.finish(0, 1)
 }
@@ -150,12 +150,12 @@ func TestProcessEnded(t *testing.T) {
 		spec := rankSpec{Ranks: 2, Play: "ended", Path: path, Seed: testenv.Seed(t), EndAfter: 20 * time.Millisecond}
 		g := startProcesses(t, spec)
 		g.await(1, "idle")
-		victim := g.all[1]
-		require.NoError(t, victim.Process.Signal(syscall.SIGSTOP))
+		stopped := g.all[1]
+		require.NoError(t, stopped.Process.Signal(syscall.SIGSTOP))
 		g.tell("frozen")
 		g.await(0, "gone")
 		var ended *exec.ExitError
-		require.ErrorAs(t, victim.Wait(), &ended)
+		require.ErrorAs(t, stopped.Wait(), &ended)
 		require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
 		spec.Joins = true
 		g.start(spec, 1)

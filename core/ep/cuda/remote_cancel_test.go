@@ -16,23 +16,23 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// wideShape is that of operations of which the rings of newHosts hold a part.
-func wideShape(ranks int) layout.Shape {
+// largeShape is that of operations of which the rings of newHosts hold a part.
+func largeShape(ranks int) layout.Shape {
 	s := shapeOf(ranks)
 	s.MaxTokens = int64(12 * ranks)
 	return s
 }
 
-// newWideHosts makes buffers for such operations.
-func newWideHosts(t *testing.T, of string, ordered bool) *hosts {
-	cfg := configFor(t, wideShape(len(of)))
+// newLargeHosts makes buffers for such operations.
+func newLargeHosts(t *testing.T, of string, ordered bool) *hosts {
+	cfg := configFor(t, largeShape(len(of)))
 	cfg.Deterministic = ordered
 	return openHostsAs(t, of, true, cfg).connect(func(d domain.Domain) domain.Domain { return d })
 }
 
-// wideOps draws an operation of all ranks. Its tensors are used by no other one.
-func (h *hosts) wideOps(rng *rand.Rand) (all []*op) {
-	s := wideShape(len(h.ranks))
+// largeOps draws an operation of all ranks. Its tensors are used by no other one.
+func (h *hosts) largeOps(rng *rand.Rand) (all []*op) {
+	s := largeShape(len(h.ranks))
 	for _, r := range h.ranks {
 		all = append(all, newOpOf(r, s, int(s.MaxTokens)-rng.IntN(4), rng))
 	}
@@ -121,7 +121,7 @@ func (o *op) combineFirst() cuda.ReduceTicket {
 // whole runs an operation that no rank gives up. It goes on from whatever the ranks
 // have under way.
 func (h *hosts) whole(rng *rand.Rand) (all []*op) {
-	all = h.wideOps(rng)
+	all = h.largeOps(rng)
 	for _, o := range all {
 		o.dispatch()
 	}
@@ -143,7 +143,7 @@ func (h *hosts) endWhole(all []*op) {
 // dispatchGivenUp: some ranks give up an operation behind the first phase of its
 // dispatch, for which the rings had no room.
 func (h *hosts) dispatchGivenUp(rng *rand.Rand) {
-	all, how := h.wideOps(rng), drawEndings(len(h.ranks), rng)
+	all, how := h.largeOps(rng), drawEndings(len(h.ranks), rng)
 	for _, o := range all {
 		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 	}
@@ -194,7 +194,7 @@ func TestHostsGiveUpBetweenPhases(t *testing.T) {
 				}
 				t.Run(fmt.Sprint(of, ordered, turn), func(t *testing.T) {
 					rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(83+turn)))
-					h := newWideHosts(t, of, ordered)
+					h := newLargeHosts(t, of, ordered)
 					for range 2 {
 						h.dispatchGivenUp(rng)
 						h.combineGivenUp(rng)
@@ -215,7 +215,7 @@ func TestHostsGiveUpAsTheyLike(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(of, turn), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(93+turn)))
-				newWideHosts(t, of, turn%2 == 1).givenUpAtWill(rng, 6)
+				newLargeHosts(t, of, turn%2 == 1).givenUpAtWill(rng, 6)
 			})
 		}
 	}
@@ -226,7 +226,7 @@ func TestHostsGiveUpAsTheyLike(t *testing.T) {
 func (h *hosts) givenUpAtWill(rng *rand.Rand, n int) {
 	var summed []*op
 	for range n {
-		all, how, combined := h.wideOps(rng), drawEndings(len(h.ranks), rng), rng.IntN(2) == 0
+		all, how, combined := h.largeOps(rng), drawEndings(len(h.ranks), rng), rng.IntN(2) == 0
 		for r, o := range all {
 			require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))
 			if !combined {

@@ -27,7 +27,7 @@ func TestHostsSchedules(t *testing.T) {
 func TestHostsFirstPhasesEnd(t *testing.T) {
 	for _, of := range []string{"ab", "aab"} {
 		t.Run(of, func(t *testing.T) {
-			h := newWideHosts(t, of, false)
+			h := newLargeHosts(t, of, false)
 			rng := rand.New(rand.NewPCG(testenv.Seed(t), 82))
 			for range 2 {
 				h.inPhases(rng)
@@ -37,7 +37,7 @@ func TestHostsFirstPhasesEnd(t *testing.T) {
 }
 
 func (h *hosts) inPhases(rng *rand.Rand) {
-	all := h.wideOps(rng)
+	all := h.largeOps(rng)
 	sums := make([]cuda.ReduceTicket, len(all))
 	for _, o := range all {
 		require.NoError(h.t, o.r.Dispatch(&o.args, &o.res, ep.PhaseSent))

@@ -133,7 +133,7 @@ func TestHostsTakenSlot(t *testing.T) {
 	for turn := range 3 {
 		t.Run(fmt.Sprint(turn), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(110+turn)))
-			few, many := wideShape(2), wideShape(2)
+			few, many := largeShape(2), largeShape(2)
 			many.NumExperts, many.MaxTokens = 600, 16
 			cfg := configFor(t, few)
 			cfg.NumBytes = max(cfg.NumBytes, configFor(t, many).NumBytes)

@@ -46,7 +46,7 @@ func (b *Buffer) checkUsable() error {
 func (b *Buffer) meaning(f device.Failure) error {
 	kind := ep.ErrClosed
 	switch f.Kind {
-	case device.FailedExpert, device.FailedCapacity, device.FailedMessage, device.FailedNear, device.FailedRouting, device.FailedWeights:
+	case device.FailedExpert, device.FailedCapacity, device.FailedMessage, device.FailedNoRemote, device.FailedRouting, device.FailedWeights:
 		kind = ep.ErrInvalid
 	case device.FailedMismatch:
 		kind = ep.ErrMismatch

@@ -19,7 +19,7 @@ const (
 	ErrorWild     = 10 // a word of this rank's own memory that no rank can have stored: MW_WILD_*, where (all bits: not known), value, the largest one allowed
 	ErrorProxy    = 16 // the host's end of the queue is over: why (fifo.cuh)
 	ErrorMessage  = 17 // a message holds no row, or not the counts: rank, its bytes
-	ErrorNear     = 18 // launches for remote ranks are missing: the remote ranks
+	ErrorNoRemote = 18 // launches for remote ranks are missing: the remote ranks
 )
 
 // Words that can be wild: docs/protocol.md, "Words that cannot be".

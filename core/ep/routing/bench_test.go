@@ -50,7 +50,7 @@ func prefillCrew(b *testing.B, numBytes int64) *crew {
 		c.ins = append(c.ins, in)
 	}
 	c.members = make([]*member, prefill.ranks)
-	c.each(func(r int) error { return c.remake(r) })
+	c.each(func(r int) error { return c.makeAgain(r) })
 	return c
 }
 

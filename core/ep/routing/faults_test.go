@@ -35,11 +35,11 @@ func newCrew(t testing.TB, ranks, tokens int) *crew {
 		c.ins = append(c.ins, randomInput(rnd, c.s, tokens))
 	}
 	c.members = make([]*member, ranks)
-	c.each(func(r int) error { return c.remake(r) })
+	c.each(func(r int) error { return c.makeAgain(r) })
 	return c
 }
 
-func (c *crew) remake(rank int) (err error) {
+func (c *crew) makeAgain(rank int) (err error) {
 	c.members[rank], err = makeRouting(c.groups[rank], rank, c.s, c.ins)
 	return err
 }
@@ -130,7 +130,7 @@ func TestAnotherRouting(t *testing.T) {
 	first := c.members[0]
 	c.ins = append([]input(nil), c.ins...)
 	c.ins[1] = randomInput(rand.New(rand.NewPCG(3, 3)), c.s, 30)
-	c.each(func(r int) error { return c.remake(r) })
+	c.each(func(r int) error { return c.makeAgain(r) })
 	second := c.members[0]
 	errs := c.results(func(m *member) error {
 		if m.rank == 0 {

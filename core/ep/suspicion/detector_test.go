@@ -49,7 +49,7 @@ func TestDetectorKnowsWhoIsQuiesced(t *testing.T) {
 	detector := NewDetector(doms[0], 1)
 	require.EqualValues(t, rankset.Of(3), detector.Quiesced(rankset.Of(1, 2, 3)), "nobody was there")
 	NewDetector(doms[1], 1).PublishQuiesced()
-	inproc.Doom(doms[0], 2)
+	inproc.MarkDying(doms[0], 2)
 	require.EqualValues(t, rankset.Of(2), detector.Dying(rankset.Of(1, 2)))
 	require.EqualValues(t, rankset.Of(1), detector.Quiesced(rankset.Of(1, 2)), "who is about to end may write still")
 	inproc.Kill(doms[0], 2)

@@ -49,15 +49,15 @@ func NewPartial(n int, present rankset.Set, controlBytes int64) []domain.Domain 
 // number as ended, and wakes every rank. The rank's own calls go on: a test plays the
 // dead rank by not calling any more.
 func Kill(d domain.Domain, rank int) {
-	Doom(d, rank)
+	MarkDying(d, rank)
 	err := fmt.Errorf("rank %d: %w", rank, domain.ErrExited)
 	g := d.(*Domain).group
 	g.ranks[rank].Load().lost.Store(&err)
 	g.ringAll()
 }
 
-// Doom makes every rank see that the process has begun to end.
-func Doom(d domain.Domain, rank int) {
+// MarkDying makes every rank see that the process has begun to end.
+func MarkDying(d domain.Domain, rank int) {
 	d.(*Domain).group.ranks[rank].Load().dying.Store(true)
 	d.(*Domain).group.ringAll()
 }
@@ -125,7 +125,7 @@ func (s *rankState) Lost() error {
 	return nil
 }
 
-// Dying reports a process that Doom or Kill was called for.
+// Dying reports a process that MarkDying or Kill was called for.
 func (s *rankState) Dying() bool { return s.dying.Load() }
 
 // PID is that of the one process there is.

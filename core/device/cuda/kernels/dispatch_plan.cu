@@ -134,7 +134,7 @@ MW_KERNEL void moewire_rows_plan(const mw_plan_args a) {
     a.index[at] = mw_index_of(a, (int)at, mw_serves(c, c.topk_idx[at]));
   }
   if (!mw_is_last(c, MW_STEP_PLAN)) return;
-  if (c.state->remote && !(c.flags & MW_FLAG_REMOTE) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NEAR, c.state->remote);
+  if (c.state->remote && !(c.flags & MW_FLAG_REMOTE) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NO_REMOTE, c.state->remote);
   mw_open_own(c, &b);
   mw_await_owners(c, &b);
   if (mw_failed(c)) return;

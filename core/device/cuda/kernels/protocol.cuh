@@ -82,7 +82,7 @@ enum {
   MW_ERROR_WILD = 10, // a word of this rank's own memory that no rank can have stored: MW_WILD_*, where (all bits: not known), value, the largest one allowed
   MW_ERROR_PROXY = 16, // the host's end of the queue is over: why (fifo.cuh)
   MW_ERROR_MESSAGE = 17, // a message holds no row, or not the counts: rank, its bytes
-  MW_ERROR_NEAR = 18, // launches for remote ranks are missing: the remote ranks
+  MW_ERROR_NO_REMOTE = 18, // launches for remote ranks are missing: the remote ranks
 };
 
 // Words that can be wild: docs/protocol.md, "Words that cannot be".
