@@ -71,7 +71,7 @@ func BenchmarkStore(b *testing.B) {
 
 func benchmarkGets(b *testing.B, c benchCase) {
 	b.StopTimer()
-	w := crowdOf(sound, 1, fake.Config{}, func(at int, cfg *Config) {
+	w := manyPeersOf(sound, 1, fake.Config{}, func(at int, cfg *Config) {
 		cfg.Cap, cfg.MaxPeers = (1+at)*benchCap, 2*c.peers
 	})
 	s := w.nodes[0].now()

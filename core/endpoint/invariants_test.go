@@ -178,10 +178,10 @@ func TestES16TicksDoNotOverlap(t *testing.T) {
 		}
 		close(gate)
 		require.NoError(t, <-ended)
-		last, told := looks.Load(), sends.Load()
+		last, sent := looks.Load(), sends.Load()
 		time.Sleep(time.Second)
 		require.Equal(t, last, looks.Load(), "the ticker has ended")
-		require.Equal(t, told, sends.Load())
+		require.Equal(t, sent, sends.Load())
 		require.NoError(t, s.cfg.Transport.Close())
 	})
 }

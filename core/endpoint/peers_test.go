@@ -13,13 +13,13 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// crowd is two stores that know each other by many names: peer n of the one is
+// manyPeers is two stores that know each other by many names: peer n of the one is
 // peer n of the other.
-func crowd(m mutant, seed uint64, maxPeers [2]int) *world {
-	return crowdOf(m, seed, fake.Config{}, func(at int, c *Config) { c.MaxPeers = maxPeers[at] })
+func manyPeers(m mutant, seed uint64, maxPeers [2]int) *world {
+	return manyPeersOf(m, seed, fake.Config{}, func(at int, c *Config) { c.MaxPeers = maxPeers[at] })
 }
 
-func crowdOf(m mutant, seed uint64, network fake.Config, cfg func(at int, c *Config)) *world {
+func manyPeersOf(m mutant, seed uint64, network fake.Config, cfg func(at int, c *Config)) *world {
 	at := 0
 	var w *world
 	w = brokenWorld(m, seed, 2, network, func(c *Config) {
@@ -75,7 +75,7 @@ func peersComeAndGo(t *testing.T) {
 	if testing.Short() {
 		numPeers = 500
 	}
-	w := crowd(sound, seedOf(t), [2]int{16, 64})
+	w := manyPeers(sound, seedOf(t), [2]int{16, 64})
 	require.NoError(t, come(w, numPeers, testTimeout))
 	require.Greater(t, w.nodes[0].now().Stats().Forgotten, uint64(numPeers/2))
 	require.Greater(t, w.nodes[1].now().Stats().Forgotten, uint64(numPeers/2))
@@ -84,7 +84,7 @@ func peersComeAndGo(t *testing.T) {
 
 // checkForgotten: one end forgets what the other remembers.
 func checkForgotten(m mutant, seed uint64) error {
-	w := crowd(m, seed, [2]int{6, 1000})
+	w := manyPeers(m, seed, [2]int{6, 1000})
 	wait := testTimeout
 	if m != sound {
 		wait = time.Second

@@ -70,10 +70,10 @@ func (o *order) remove(i int32) {
 	}
 }
 
-// victim returns the entry to evict among those that are eligible, or none. It
+// candidate returns the entry to evict among those that are eligible, or none. It
 // does not remove it. Entries that are not eligible are passed over as if they
 // were not there: they keep what they are forgiven for.
-func (o *order) victim(eligible func(i int32) bool, visited func(i int32) (was bool)) int32 {
+func (o *order) candidate(eligible func(i int32) bool, visited func(i int32) (was bool)) int32 {
 	if o.policy == FIFO {
 		for i := o.tail; i != none; i = o.prev[i] {
 			if eligible(i) {

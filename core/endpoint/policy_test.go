@@ -28,7 +28,7 @@ func (m *model) remove(i int32) {
 	delete(m.visited, i)
 }
 
-func (m *model) victim(eligible func(int32) bool) int32 {
+func (m *model) candidate(eligible func(int32) bool) int32 {
 	if !slices.ContainsFunc(m.items, eligible) {
 		return none
 	}
@@ -90,7 +90,7 @@ func TestPolicies(t *testing.T) {
 					mask = ^uint64(0)
 				}
 				eligible := func(i int32) bool { return mask>>i&1 == 1 }
-				got, want := o.victim(eligible, was), m.victim(eligible)
+				got, want := o.candidate(eligible, was), m.candidate(eligible)
 				require.Equal(t, want, got, "seed %d round %d", seed, round)
 				if got != none && rng.IntN(2) == 0 {
 					o.remove(got)

@@ -37,7 +37,7 @@ func (s *Store) makeRoom(p *pair) {
 		s.askAgain(until)
 		return
 	}
-	i := s.live.victim(func(int32) bool { return true }, s.wasVisited)
+	i := s.live.candidate(func(int32) bool { return true }, s.wasVisited)
 	if i == none {
 		return
 	}

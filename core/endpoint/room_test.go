@@ -18,7 +18,7 @@ import (
 // full is a world whose first node has as many live connections as places. All
 // its peers are names of the second one. Its clock may be the test's own.
 func full(m mutant, seed uint64, places int, now func() time.Time) (*world, []Ref, error) {
-	w := crowdOf(m, seed, fake.Config{NoReceiveTimeout: -1}, func(at int, c *Config) {
+	w := manyPeersOf(m, seed, fake.Config{NoReceiveTimeout: -1}, func(at int, c *Config) {
 		c.Cap = (1 + 7*at) * places
 		c.QuarantineCap, c.Now = c.Cap, now
 		c.DrainFor, c.ConnectFor = 30*time.Second, 30*time.Second
@@ -45,17 +45,17 @@ func closeFull(w *world, places int) error {
 // retireOutstanding retires connections with completions that come after this delay.
 func retireOutstanding(w *world, refs []Ref, delay time.Duration) error {
 	a := w.nodes[0]
-	late := w.net.Inject(fake.Fault{
+	delayed := w.net.Inject(fake.Fault{
 		Point: fake.AtComplete, Transport: a.dev, Times: len(refs), MinDelay: delay, MaxDelay: delay,
 	})
-	defer late.Remove()
+	defer delayed.Remove()
 	for _, r := range refs {
 		if _, err := a.now().PostSend(r, []transport.SendRequest{{Op: transport.OpSend}}); err != nil {
 			return err
 		}
 	}
-	if !until(soon(), func() bool { return late.Struck() == len(refs) }) {
-		return fmt.Errorf("%d of %d completions are late", late.Struck(), len(refs))
+	if !until(soon(), func() bool { return delayed.Struck() == len(refs) }) {
+		return fmt.Errorf("%d of %d completions are late", delayed.Struck(), len(refs))
 	}
 	for _, r := range refs {
 		a.now().Retire(r)
@@ -120,7 +120,7 @@ func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
 		w, _, err := full(sound, seed, 8, nil)
 		require.NoError(t, err)
 		a := w.nodes[0]
-		late := w.net.Inject(fake.Fault{
+		delayed := w.net.Inject(fake.Fault{
 			Point: fake.AtComplete, Transport: a.dev, Times: 1, MinDelay: 5 * time.Second, MaxDelay: 5 * time.Second,
 		})
 		begin := time.Now()
@@ -128,7 +128,7 @@ func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, time.Since(begin), 2*evictFor)
 		require.EqualValues(t, 2, a.now().Stats().Evicted)
-		late.Remove()
+		delayed.Remove()
 		require.NoError(t, closeFull(w, 8))
 	})
 }

@@ -188,12 +188,12 @@ func checkReady(m mutant, seed uint64) error {
 	w.net.Inject(fake.Fault{Point: fake.AtConnect, Transport: w.nodes[1].dev, Gate: gate})
 	_, early := w.nodes[0].now().Wait(1, time.Now().Add(50*time.Millisecond))
 	gate.Open()
-	_, late := w.nodes[0].now().Wait(1, waitFor(m))
+	_, delayed := w.nodes[0].now().Wait(1, waitFor(m))
 	if err := w.close(); err != nil {
 		return err
 	}
-	if early == nil || late != nil {
-		return fmt.Errorf("before the peer was ready %v, afterwards %v", early, late)
+	if early == nil || delayed != nil {
+		return fmt.Errorf("before the peer was ready %v, afterwards %v", early, delayed)
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func TestQuarantine(t *testing.T) {
 	})
 	a := w.nodes[0]
 	r := a.connect(t, 1)
-	late := w.net.Inject(fake.Fault{
+	delayed := w.net.Inject(fake.Fault{
 		Point: fake.AtComplete, Transport: a.dev, MinDelay: 300 * time.Millisecond, MaxDelay: 300 * time.Millisecond,
 	})
 	a.now().Retire(r)
@@ -293,7 +293,7 @@ func TestQuarantine(t *testing.T) {
 	require.Equal(t, 1, a.dev.Counts().QueuePairs)
 	_, err := a.now().Get(2)
 	require.ErrorIs(t, err, ErrDisabled)
-	late.Remove()
+	delayed.Remove()
 	eventually(t, "the end of quarantine", func() bool { return a.dev.Counts().QueuePairs == 0 })
 	a.connect(t, 2)
 }

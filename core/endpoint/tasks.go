@@ -154,7 +154,7 @@ func (s *Store) tryEndpoint() (ep transport.Endpoint, err error) {
 func (s *Store) evictIdle() bool {
 	s.mu.Lock()
 	idle := func(i int32) bool { return s.entries[i].drained() }
-	i := s.live.victim(idle, s.wasVisited)
+	i := s.live.candidate(idle, s.wasVisited)
 	if i == none {
 		s.mu.Unlock()
 		return false

@@ -26,7 +26,7 @@ func changedWorld(t *testing.T, changed func(why error)) *world {
 // TestChangesInOrder: an owner that hears of a connection's end has heard of its
 // beginning, though two goroutines have decided them.
 func TestChangesInOrder(t *testing.T) {
-	ended, heard := make(chan struct{}), make(chan bool, 2)
+	ended, reported := make(chan struct{}), make(chan bool, 2)
 	w := changedWorld(t, func(why error) {
 		if why == nil {
 			select {
@@ -36,29 +36,29 @@ func TestChangesInOrder(t *testing.T) {
 		} else {
 			close(ended)
 		}
-		heard <- why == nil
+		reported <- why == nil
 	})
 	a := w.nodes[0].now()
 	a.Retire(w.nodes[0].connect(t, 1))
-	require.True(t, <-heard, "the end was told first")
-	require.False(t, <-heard)
+	require.True(t, <-reported, "the end was told first")
+	require.False(t, <-reported)
 }
 
 // TestNoCallbackAfterClose (ES16): when Close has returned, the owner is told nothing any
 // more.
 func TestNoCallbackAfterClose(t *testing.T) {
-	var told atomic.Int32
+	var numReports atomic.Int32
 	w := changedWorld(t, func(why error) {
 		if why == nil {
 			time.Sleep(50 * time.Millisecond)
 		}
-		told.Add(1)
+		numReports.Add(1)
 	})
 	w.nodes[0].connect(t, 1)
-	err, heard := w.nodes[0].halt(), told.Load()
+	err, reported := w.nodes[0].halt(), numReports.Load()
 	w.nodes[0].start() // for the world's own close
 	require.NoError(t, err)
-	require.EqualValues(t, 2, heard, "live, and then no longer")
+	require.EqualValues(t, 2, reported, "live, and then no longer")
 }
 
 // TestPanicInPrepare: it is a failed attempt, and its place comes free.

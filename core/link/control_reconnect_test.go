@@ -256,7 +256,7 @@ func (mortal) Received(int, []byte) { panic("the end") }
 // TestDead: a rank that has ended without a word is known to have, from below and from
 // above.
 func TestDead(t *testing.T) {
-	for victim := range 2 {
+	for closing := range 2 {
 		listeners, ids, logs := [2]*Listener{}, [2]wire.PeerID{newID(), newID()}, [2]*log{newLog(), newLog()}
 		for r := range listeners {
 			var err error
@@ -267,7 +267,7 @@ func TestDead(t *testing.T) {
 		var controls [2]*Controls
 		for r, keys := 0, oneKey(); r < 2; r++ {
 			var h Handler = logs[r]
-			if r == victim {
+			if r == closing {
 				h = mortal{logs[r]}
 			}
 			var err error
@@ -276,11 +276,11 @@ func TestDead(t *testing.T) {
 			require.NoError(t, err)
 			defer controls[r].Close()
 		}
-		other := 1 - victim
+		other := 1 - closing
 		logs[other].until(t, "up", func() bool { return logs[other].up != 0 })
-		require.True(t, controls[other].Send(victim, []byte("x")))
-		logs[other].until(t, "the end", func() bool { return logs[other].ended[victim] != 0 })
-		require.Equal(t, EndExited, logs[other].ended[victim])
+		require.True(t, controls[other].Send(closing, []byte("x")))
+		logs[other].until(t, "the end", func() bool { return logs[other].ended[closing] != 0 })
+		require.Equal(t, EndExited, logs[other].ended[closing])
 	}
 }
 

@@ -67,15 +67,15 @@ func (b *besieged) hello() []byte { return b.handshake(b.keys, b.friend).Start()
 // snapshot is what unauthenticated clients must not be able to change: what the handler was
 // told, what there is of the peer and of unauthenticated clients, and what has been counted.
 func (b *besieged) snapshot() string {
-	told := make(chan string, 1)
+	snapshot := make(chan string, 1)
 	b.log.ask <- func() {
 		b.log.mu.Lock()
 		defer b.log.mu.Unlock()
 		p := b.peers[1]
-		told <- fmt.Sprintln(b.log.up, b.log.heard, b.log.ended, b.Ranks(), b.Stats(), b.counters.Frames(),
+		snapshot <- fmt.Sprintln(b.log.up, b.log.heard, b.log.ended, b.Ranks(), b.Stats(), b.counters.Frames(),
 			len(b.pending.All()), len(b.tokens), b.resting, p.token, p.session == nil, p.hands == nil, p.met, p.over, p.shutdown)
 	}
-	return <-told
+	return <-snapshot
 }
 
 // refused is all that was refused, by reason.
@@ -96,8 +96,8 @@ func (b *besieged) intrude(name string, said []byte, hang bool) {
 	}
 	require.NoError(b.t, conn.SetReadDeadline(time.Now().Add(testTimeout)))
 	_, err = io.Copy(io.Discard, conn)
-	if late, ok := err.(net.Error); ok {
-		require.False(b.t, late.Timeout(), "%s: the connection stays open", name)
+	if expiry, ok := err.(net.Error); ok {
+		require.False(b.t, expiry.Timeout(), "%s: the connection stays open", name)
 	}
 }
 

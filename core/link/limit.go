@@ -22,14 +22,14 @@ var errStuck = errors.New("its device does not answer")
 // link again calls lift at its end: after that nothing comes any more.
 func (l *Link) limit(number uint64, within time.Duration) (lift func()) {
 	looked := make(chan struct{})
-	late := time.AfterFunc(max(within, within+stuckFor), func() {
+	expiry := time.AfterFunc(max(within, within+stuckFor), func() {
 		safego.Go("link limit", func() {
 			defer close(looked)
 			l.overdue(number)
 		}, nil)
 	})
 	return func() {
-		if !late.Stop() {
+		if !expiry.Stop() {
 			<-looked
 		}
 	}

@@ -35,13 +35,13 @@ func TestRefusalArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4})
 		posts := [2]*post{newPost(t, 1, 0, b.link), newPost(t, 2, 0, a.link)}
-		var full, told = atomic.Bool{}, atomic.Int64{}
+		var full, numRefusals = atomic.Bool{}, atomic.Int64{}
 		full.Store(true)
 		a.link.Reconnect(Reconnecting{Within: within, Send: func(m []byte) bool {
 			if full.Load() {
 				return false
 			}
-			told.Add(1)
+			numRefusals.Add(1)
 			return posts[0].say(m)
 		}})
 		b.link.Reconnect(Reconnecting{Within: within, Send: posts[1].say})
@@ -54,7 +54,7 @@ func TestRefusalArrives(t *testing.T) {
 		full.Store(false)
 		time.Sleep(within / 4)
 		require.ErrorIs(t, b.link.Err(), errRefused)
-		require.EqualValues(t, 1, told.Load())
+		require.EqualValues(t, 1, numRefusals.Load())
 	})
 }
 
@@ -90,14 +90,14 @@ func TestLateErrors(t *testing.T) {
 		require.Equal(t, "one", string(b.receive(t)))
 		sound(t, a, b)
 		require.NotEqual(t, old.ID(), a.link.endpoint().ID())
-		for _, late := range []func(){
+		for _, repeat := range []func(){
 			func() { a.link.tried(old, errFaulty) }, // by the goroutine that was about to say so
 			func() {
 				a.poll.notice(&transport.Event{Kind: transport.EventEndpointFailed, Endpoint: old.ID()})
 			},
 			func() { a.link.Deliver((&reconnectMessage{kind: reconnectOffer, number: 1}).encode()) },
 		} {
-			late()
+			repeat()
 			require.False(t, a.link.Broken())
 		}
 		require.EqualValues(t, 1, a.link.Stats().Reconnects)

@@ -56,7 +56,7 @@ func newCoupleOver(t *testing.T, nets [2]*fake.Network, cfg Config, seed uint64,
 	return c
 }
 
-func (c *couple) told() [2][]string {
+func (c *couple) abandoned() [2][]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.left
@@ -69,7 +69,7 @@ func (c *couple) isOver(t *testing.T) {
 	}
 	sound(t, c.a, c.b)
 	synctest.Wait()
-	require.Equal(t, [2][]string{{"better"}, {"better"}}, c.told())
+	require.Equal(t, [2][]string{{"better"}, {"better"}}, c.abandoned())
 }
 
 // deaths are the ways in which a carrier fails for good on one side.
@@ -188,12 +188,12 @@ func TestGoesOverInTime(t *testing.T) {
 			require.True(t, c.b.link.Broken())
 			down.Remove()
 			sound(t, c.a, c.b)
-			require.Equal(t, [2][]string{}, c.told(), "it has come back")
+			require.Equal(t, [2][]string{}, c.abandoned(), "it has come back")
 
 			c.nets[0].Inject(fake.Fault{Point: point, Transport: c.devices[0], Err: errFaulty})
 			require.NoError(t, c.b.link.endpoint().Retire())
 			time.Sleep(within/2 - time.Second)
-			require.Equal(t, [2][]string{}, c.told(), "it may come back")
+			require.Equal(t, [2][]string{}, c.abandoned(), "it may come back")
 			time.Sleep(2 * time.Second)
 			c.isOver(t)
 			converse(t, 1, 12, c.a, c.b)
@@ -235,7 +235,7 @@ func TestGoesOverOnlyTogether(t *testing.T) {
 				}
 				require.Error(t, c.a.link.Err())
 				require.Error(t, c.b.link.Err())
-				require.Equal(t, [2][]string{}, c.told())
+				require.Equal(t, [2][]string{}, c.abandoned())
 			})
 		}
 	}
@@ -271,7 +271,7 @@ func TestGoesOverAfterTheDevice(t *testing.T) {
 		c.a.link.brokeOn(c.a.link.endpoint(), errFaulty)
 		time.Sleep(within + 2*stuckFor)
 		require.ErrorIs(t, c.a.link.Err(), os.ErrDeadlineExceeded)
-		require.Equal(t, [2][]string{}, c.told())
+		require.Equal(t, [2][]string{}, c.abandoned())
 		close(answers)
 	})
 }
@@ -333,7 +333,7 @@ func TestUnreadableOffer(t *testing.T) {
 		require.ErrorIs(t, c.a.link.Err(), domain.ErrMetadata)
 		name, _ := c.a.link.Carrier()
 		require.Equal(t, "better", name)
-		require.Equal(t, [2][]string{}, c.told())
+		require.Equal(t, [2][]string{}, c.abandoned())
 	})
 }
 

@@ -35,12 +35,12 @@ func (t *Table) Wait(r Ref, deadline time.Time) (Result, error) {
 func (t *Table) WaitTurn(r Ref, until Until, deadline time.Time, turn <-chan struct{}) (Result, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	for late := false; ; {
+	for timedOut := false; ; {
 		res, over, wake, err := t.peek(r, until, true)
 		if over || err != nil {
 			return res, err
 		}
-		if late {
+		if timedOut {
 			return res, ErrTimedOut
 		}
 		select {
@@ -48,7 +48,7 @@ func (t *Table) WaitTurn(r Ref, until Until, deadline time.Time, turn <-chan str
 		case <-turn:
 			return res, ErrTurn
 		case <-timer.C:
-			late = true
+			timedOut = true
 		}
 	}
 }

@@ -39,8 +39,8 @@ var mutants = map[string]mutant{
 }
 
 var mutantEdits = []testenv.Edit{
-	{"pool.go", "case len(p.bare) > 0:", "case p.mayMake():"},
-	{"pool.go", "i := pop(&p.bare)", "p.grow()\n\ti := pop(&p.bare)"},
+	{"pool.go", "case len(p.empty) > 0:", "case p.mayMake():"},
+	{"pool.go", "i := pop(&p.empty)", "p.grow()\n\ti := pop(&p.empty)"},
 	{"pool.go", "\tp.stats.Live++\n", "\tif !hasMutant(checkThenAllocate) {\n\t\tp.stats.Live++\n\t}\n"},
 	{"pool.go", "\tp.stats.Made++\n", "\tp.stats.Made++\n\tif hasMutant(checkThenAllocate) {\n\t\tp.stats.Live++\n\t}\n"},
 	{"pool.go", "p.stats.Failed++\n\t\tp.vacate(i)", "p.stats.Failed++\n\t\tif !hasMutant(forgetReservation) {\n\t\t\tp.vacate(i)\n\t\t}"},
@@ -57,21 +57,21 @@ func (p *Pool[T]) mayMake() bool {
 	case hasMutant(checkThenAllocate):
 		return p.stats.Live < p.cfg.Cap
 	}
-	return len(p.bare) > 0
+	return len(p.empty) > 0
 }
 
 // grow makes a place where a mutant has none left.
 func (p *Pool[T]) grow() {
-	if len(p.bare) == 0 {
+	if len(p.empty) == 0 {
 		p.entries = append(p.entries, entry[T]{})
-		p.bare = append(p.bare, uint32(len(p.entries)-1))
+		p.empty = append(p.empty, uint32(len(p.entries)-1))
 	}
 }
 
 func (p *Pool[T]) uncountQueued() {
 	if hasMutant(queueOutsideTheCap) {
 		p.stats.Live--
-		p.bare = append(p.bare, uint32(len(p.entries)))
+		p.empty = append(p.empty, uint32(len(p.entries)))
 		p.entries = append(p.entries, entry[T]{})
 		p.queue.at = append(p.queue.at, 0)
 	}

@@ -48,7 +48,7 @@ type Stats struct {
 type state uint8
 
 const (
-	bare   state = iota // no value
+	empty  state = iota // no value
 	moving              // being made, cleaned or destroyed, by one goroutine
 	free
 	leased
@@ -76,7 +76,7 @@ type Pool[T any] struct {
 
 	mu      sync.Mutex
 	entries []entry[T]
-	bare    []uint32 // without a value
+	empty   []uint32 // without a value
 	free    []uint32 // the last released first: its memory is warm
 	queue   fifo     // released, in order
 	waiters []*waiter[T]
@@ -93,10 +93,10 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 		return nil, errors.New("pool: make is nil")
 	}
 	p := &Pool[T]{cfg: cfg, entries: make([]entry[T], cfg.Cap)}
-	p.bare, p.free = make([]uint32, cfg.Cap), make([]uint32, 0, cfg.Cap)
+	p.empty, p.free = make([]uint32, cfg.Cap), make([]uint32, 0, cfg.Cap)
 	p.queue.at = make([]uint32, cfg.Cap)
-	for i := range p.bare {
-		p.bare[i] = uint32(cfg.Cap - 1 - i)
+	for i := range p.empty {
+		p.empty[i] = uint32(cfg.Cap - 1 - i)
 		p.entries[i].gen = 1
 	}
 	return p, nil
@@ -121,7 +121,7 @@ func (p *Pool[T]) take() (l Lease[T], index int, err error) {
 		return l, -1, ErrClosed
 	case len(p.free) > 0:
 		return p.lease(pop(&p.free)), -1, nil
-	case len(p.bare) > 0:
+	case len(p.empty) > 0:
 		i := p.reserve()
 		return l, int(i), nil
 	}
@@ -131,7 +131,7 @@ func (p *Pool[T]) take() (l Lease[T], index int, err error) {
 
 // reserve takes a place before anything is made for it.
 func (p *Pool[T]) reserve() uint32 {
-	i := pop(&p.bare)
+	i := pop(&p.empty)
 	p.entries[i].state = moving
 	p.stats.Live++
 	return i
@@ -183,8 +183,8 @@ func (p *Pool[T]) unmade(i uint32) {
 // vacate gives a place back; the caller that has waited longest makes a value in it.
 func (p *Pool[T]) vacate(i uint32) {
 	var none T
-	p.entries[i].value, p.entries[i].state = none, bare
-	p.bare = append(p.bare, i)
+	p.entries[i].value, p.entries[i].state = none, empty
+	p.empty = append(p.empty, i)
 	p.stats.Live--
 	p.invite()
 }

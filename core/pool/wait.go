@@ -24,7 +24,7 @@ func (p *Pool[T]) shift() *waiter[T] {
 // invite reserves a free place for the oldest waiter, so that no later caller
 // takes it.
 func (p *Pool[T]) invite() {
-	if len(p.waiters) == 0 || len(p.bare) == 0 || p.closed {
+	if len(p.waiters) == 0 || len(p.empty) == 0 || p.closed {
 		return
 	}
 	w := p.shift()

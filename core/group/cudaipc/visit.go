@@ -20,15 +20,15 @@ type Wait struct {
 // How often a wait looks whether it is to end.
 const lookEvery = 5 * time.Millisecond
 
-// over is why a wait is to end now: a deadline's error is late.
-func (w Wait) over(late error) error {
+// over is why a wait is to end now; past the deadline that is timedOut.
+func (w Wait) over(timedOut error) error {
 	select {
 	case <-w.Stop:
 		return ErrStopped
 	default:
 	}
 	if !time.Now().Before(w.Until) {
-		return late
+		return timedOut
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func (c *agreement) receive(now time.Time, m *agreementMessage) {
 	case c.merge(m):
 		c.notify(before)
 	case m.set != c.set:
-		c.answerLate(m)
+		c.answerWithState(m)
 	}
 	m.value = m.value.And(c.set) // whatever it says, no rank comes in
 	c.note(now, m)
@@ -160,7 +160,7 @@ func (c *agreement) serve(now time.Time, m *agreementMessage) {
 	switch m.kind {
 	case kindPrepare, kindAccept:
 		if m.set != c.set || c.left.Has(c.self) {
-			c.answerLate(m)
+			c.answerWithState(m)
 			return
 		}
 		if answer, yes := c.vote(m); yes {
@@ -178,8 +178,8 @@ func (c *agreement) serve(now time.Time, m *agreementMessage) {
 	}
 }
 
-// answerLate tells a proposer that it is behind.
-func (c *agreement) answerLate(m *agreementMessage) {
+// answerWithState tells a proposer that it is behind.
+func (c *agreement) answerWithState(m *agreementMessage) {
 	if m.from != c.self {
 		s := c.message(kindState)
 		s.to = m.from

@@ -173,7 +173,7 @@ func (r *renamed) Name() string {
 // other carrier, and the reason once.
 func TestGoesOverWhileExplained(t *testing.T) {
 	keys := wire.GenerateKeyring()
-	for name, told := range map[string]bool{"explained first": false, "told first": true} {
+	for name, wentOverFirst := range map[string]bool{"explained first": false, "told first": true} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(keys, 0, 2, "a")
 			tr, err := cfg.Carriers[0].Open(0)
@@ -193,8 +193,8 @@ func TestGoesOverWhileExplained(t *testing.T) {
 			both.Add(2)
 			explain := func() { defer both.Done(); g.explain(1, "") }
 			tell := func() { defer both.Done(); v.wentOver(1, l, "first", errCut) }
-			carrier.other.Store(told)
-			if carrier.meanwhile = tell; told {
+			carrier.other.Store(wentOverFirst)
+			if carrier.meanwhile = tell; wentOverFirst {
 				carrier.meanwhile = explain
 				tell()
 			} else {

@@ -64,8 +64,8 @@ type brittlePair struct {
 	*troupe
 	devices [2]*brittle
 
-	mu   sync.Mutex
-	told [2][]Path
+	mu       sync.Mutex
+	fellBack [2][]Path
 }
 
 func newBrittlePair(t *testing.T, setting Setting, reconnectFor time.Duration) *brittlePair {
@@ -76,7 +76,7 @@ func newBrittlePair(t *testing.T, setting Setting, reconnectFor time.Duration) *
 		c.FellBack = func(path Path) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.told[rank] = append(p.told[rank], path)
+			p.fellBack[rank] = append(p.fellBack[rank], path)
 		}
 		c.Carriers = append([]Carrier{{Setting: RDMA, Open: func(turn int) (transport.Transport, error) {
 			tr, err := open(turn)
@@ -127,12 +127,12 @@ func TestGoesOverInUse(t *testing.T) {
 		require.Contains(t, g.domains[side].Paths()[1-side].Why, "brittle failed in use: ")
 	}
 	g.mu.Lock()
-	for r, told := range g.told {
-		require.Len(t, told, 1, "rank %d", r)
-		require.Equal(t, "tcp", told[0].Carrier)
-		require.True(t, told[0].FellBack)
-		require.Equal(t, 1-r, told[0].Rank)
-		require.Contains(t, told[0].Why, "brittle failed in use: ")
+	for r, fellBack := range g.fellBack {
+		require.Len(t, fellBack, 1, "rank %d", r)
+		require.Equal(t, "tcp", fellBack[0].Carrier)
+		require.True(t, fellBack[0].FellBack)
+		require.Equal(t, 1-r, fellBack[0].Rank)
+		require.Contains(t, fellBack[0].Why, "brittle failed in use: ")
 	}
 	g.mu.Unlock()
 
@@ -156,6 +156,6 @@ func TestNamedCarrierDoesNotGoOver(t *testing.T) {
 		eventually(t, "the link's end", func() bool { return d.links.LinkOf(1-r).Err() != nil })
 		require.Equal(t, "brittle", d.Paths()[1-r].Carrier)
 	}
-	require.Empty(t, g.told[0])
-	require.Empty(t, g.told[1])
+	require.Empty(t, g.fellBack[0])
+	require.Empty(t, g.fellBack[1])
 }

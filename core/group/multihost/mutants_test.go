@@ -16,14 +16,14 @@ import (
 type mutant int
 
 const (
-	noMutant         mutant = iota
-	decideAlone             // a proposer needs no vote of another rank
-	anyHalf                 // two halves may both go on
-	forgetPromise           // an acceptor takes older ballots
-	forgetAccepted          // a proposer ignores what was accepted before
-	deadByHearsay           // voters need not know the dead themselves
-	believeSuspicion        // voters do not contradict a lone suspicion
-	neverFence              // a side without a quorum goes on
+	noMutant          mutant = iota
+	decideAlone              // a proposer needs no vote of another rank
+	anyHalf                  // two halves may both go on
+	forgetPromise            // an acceptor takes older ballots
+	forgetAccepted           // a proposer ignores what was accepted before
+	deadByReportAlone        // voters need not know the dead themselves
+	believeSuspicion         // voters do not contradict a lone suspicion
+	neverFence               // a side without a quorum goes on
 	numMutants
 )
 
@@ -46,7 +46,7 @@ var mutantEdits = []testenv.Edit{
 
 // known are the ranks that the sender knows to be gone by itself.
 func (c *agreement) known(m *agreementMessage) rankset.Set {
-	if hasMutant(deadByHearsay) {
+	if hasMutant(deadByReportAlone) {
 		return c.gone
 	}
 	return m.gone

@@ -31,9 +31,9 @@ func (before refusals) since(c *wire.Counters) string {
 	return strings.Join(texts, "; ")
 }
 
-// crowded says that it may be this rank's own fault that others are late, or
+// explainMissing says that it may be this rank's own fault that others are late, or
 // that of keys.
-func (g *remoteRendezvous) crowded() string {
+func (g *remoteRendezvous) explainMissing() string {
 	if s := g.v.controls.Load().Stats(); s.AcceptFailures > 0 {
 		return fmt.Sprintf(" (here, a connection could not be taken or made, %d times: %v)", s.AcceptFailures, s.AcceptFailure)
 	}

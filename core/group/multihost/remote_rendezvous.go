@@ -89,13 +89,13 @@ func (g *remoteRendezvous) awaitEach(ranks rankset.Set, done func(rank int) bool
 	timer := time.NewTimer(time.Until(g.until))
 	defer timer.Stop()
 	for {
-		var late []string
+		var missing []string
 		for rank := range ranks.All() {
 			if !done(rank) {
-				late = append(late, fmt.Sprintf("rank %d", rank))
+				missing = append(missing, fmt.Sprintf("rank %d", rank))
 			}
 		}
-		if late == nil {
+		if missing == nil {
 			return nil
 		}
 		select {
@@ -106,7 +106,7 @@ func (g *remoteRendezvous) awaitEach(ranks rankset.Set, done func(rank int) bool
 		case <-g.cancel:
 			return errCancelled
 		case <-timer.C:
-			return fmt.Errorf("%s %s before the deadline%s: %w", strings.Join(late, ", "), complaint, g.crowded(), os.ErrDeadlineExceeded)
+			return fmt.Errorf("%s %s before the deadline%s: %w", strings.Join(missing, ", "), complaint, g.explainMissing(), os.ErrDeadlineExceeded)
 		}
 	}
 }

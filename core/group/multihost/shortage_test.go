@@ -31,7 +31,7 @@ var shortCalls = map[syscall.Errno][]string{
 const (
 	shortDeadline = 250 * time.Millisecond
 	// A quiet machine needs less than 100 ms; this one may be busy.
-	mayBeLate = time.Second
+	maxOverrun = time.Second
 )
 
 // TestRendezvousEndsInTime: whatever a rendezvous lacks, of ranks that share memory, of
@@ -39,7 +39,7 @@ const (
 // every rank, leave nothing behind, and a rank that fails for want of something
 // says of what, and how much there may be.
 func TestRendezvousEndsInTime(t *testing.T) {
-	late := time.Duration(0)
+	overrun := time.Duration(0)
 	for _, hosts := range [][]string{{"a", "a"}, {"a", "b"}, {"a", "a", "b"}} {
 		for errno, calls := range shortCalls {
 			for _, call := range calls {
@@ -49,28 +49,28 @@ func TestRendezvousEndsInTime(t *testing.T) {
 				t.Run(fmt.Sprint(hosts, errno, call), func(t *testing.T) {
 					before := openFiles(t)
 					for _, meet := range []meetFunc{meetShort, meetAgainShort} {
-						late = max(late, untilMet(t, meet, hosts, call, errno))
+						overrun = max(overrun, untilMet(t, meet, hosts, call, errno))
 					}
 					eventually(t, "everything is closed", func() bool { return openFiles(t) <= before })
 				})
 			}
 		}
 	}
-	t.Logf("at most %v after the deadline", late)
+	t.Logf("at most %v after the deadline", overrun)
 }
 
 func openFiles(t *testing.T) int64 { return sys.Stats().OpenFDs }
 
 // meetFunc lets ranks meet while every such call fails. It says by how much the slowest
 // was late, and false if the deadline was over before any rank had made the call.
-type meetFunc func(t *testing.T, hosts []string, call string, errno syscall.Errno, deadline time.Duration) (late time.Duration, met bool)
+type meetFunc func(t *testing.T, hosts []string, call string, errno syscall.Errno, deadline time.Duration) (overrun time.Duration, met bool)
 
 // untilMet gives a busy machine more time, until the shortage itself decides.
 func untilMet(t *testing.T, meet meetFunc, hosts []string, call string, errno syscall.Errno) time.Duration {
 	for deadline := shortDeadline; ; deadline *= 4 {
-		late, met := meet(t, hosts, call, errno, deadline)
+		overrun, met := meet(t, hosts, call, errno, deadline)
 		if met {
-			return late
+			return overrun
 		}
 		require.Less(t, deadline, 20*time.Second, "no rank comes as far as %s", call)
 	}
@@ -86,7 +86,7 @@ func meetShort(t *testing.T, hosts []string, call string, errno syscall.Errno, d
 		require.NoError(t, err)
 	}
 	domains := make([]*Domain, len(hosts))
-	late, met := inTime(t, len(hosts), call, errno, deadline, func(all [][]byte, r int) (err error) {
+	overrun, met := inTime(t, len(hosts), call, errno, deadline, func(all [][]byte, r int) (err error) {
 		domains[r], err = listeners[r].Connect(all, deadline)
 		return err
 	}, metadataOf(listeners))
@@ -96,7 +96,7 @@ func meetShort(t *testing.T, hosts []string, call string, errno syscall.Errno, d
 		}
 		_ = listeners[r].Close()
 	}
-	return late, met
+	return overrun, met
 }
 
 // meetAgainShort lets ranks that are connected meet again.
@@ -109,7 +109,7 @@ func meetAgainShort(t *testing.T, hosts []string, call string, errno syscall.Err
 		listeners[r], err = Relist(d, []byte("p"))
 		require.NoError(t, err)
 	}
-	late, met := inTime(t, len(hosts), call, errno, deadline, func(all [][]byte, r int) error {
+	overrun, met := inTime(t, len(hosts), call, errno, deadline, func(all [][]byte, r int) error {
 		change, err := listeners[r].Reconnect(all, deadline)
 		if err == nil {
 			change.Abort()
@@ -119,7 +119,7 @@ func meetAgainShort(t *testing.T, hosts []string, call string, errno syscall.Err
 	for _, l := range listeners {
 		_ = l.Close()
 	}
-	return late, met
+	return overrun, met
 }
 
 func inTime(t *testing.T, ranks int, call string, errno syscall.Errno, deadline time.Duration, meet func(all [][]byte, r int) error, all [][]byte) (time.Duration, bool) {
@@ -143,13 +143,13 @@ func inTime(t *testing.T, ranks int, call string, errno syscall.Errno, deadline 
 	}
 	wg.Wait()
 	for r, d := range took {
-		require.LessOrEqual(t, d, deadline+mayBeLate, "rank %d: %v", r, errs[r])
+		require.LessOrEqual(t, d, deadline+maxOverrun, "rank %d: %v", r, errs[r])
 	}
-	late := max(0, slices.Max(took)-deadline)
+	overrun := max(0, slices.Max(took)-deadline)
 	if err := errors.Join(errs...); err != nil {
 		if !met.Load() {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			return late, false
+			return overrun, false
 		}
 		require.ErrorContains(t, err, call+": "+errno.Error()+", ", "the cause is not named")
 		for _, own := range errs {
@@ -158,7 +158,7 @@ func inTime(t *testing.T, ranks int, call string, errno syscall.Errno, deadline 
 			}
 		}
 	}
-	return late, true
+	return overrun, true
 }
 
 // TestRendezvousInAStormOfSignals: interrupted calls are made again, and deadlines
@@ -176,7 +176,7 @@ func TestRendezvousInAStormOfSignals(t *testing.T) {
 		begin := time.Now()
 		_, err = l.Connect([][]byte{l.Metadata(), absent.Metadata()}, shortDeadline)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded, r)
-		require.LessOrEqual(t, time.Since(begin), shortDeadline+mayBeLate)
+		require.LessOrEqual(t, time.Since(begin), shortDeadline+maxOverrun)
 		require.NoError(t, absent.Close())
 	}
 	for r := range g.domains {

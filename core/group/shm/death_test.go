@@ -52,7 +52,7 @@ func heldChild(t *testing.T, order, answer string) (domain.Domain, *child) {
 	t.Cleanup(func() { _ = d.Close() })
 	awaitHeld(t, d.Process(1))
 	c.tell(order)
-	c.hear(answer)
+	c.expectLine(answer)
 	return d, c
 }
 
@@ -67,7 +67,7 @@ func TestLargeProcessIsSeenDying(t *testing.T) {
 	d, c := joinChild(t)
 	defer d.Close()
 	c.tell("fill 512")
-	c.hear("filled")
+	c.expectLine("filled")
 	p := d.Process(1)
 	if p.PID() != c.cmd.Process.Pid || p.Dying() || p.Lost() != nil {
 		t.Errorf("process %d: dying %v, lost %v", p.PID(), p.Dying(), p.Lost())
@@ -122,7 +122,7 @@ func TestOneOfTwoDomainsIsClosed(t *testing.T) {
 			}
 			awaitHeld(t, shut.Process(1))
 			c.tell("close")
-			c.hear("closed")
+			c.expectLine("closed")
 			killAndWatch(t, c, open.Process(1))
 			if shut.Process(1).(*member).marked() {
 				t.Error("the closed domain's word is marked")

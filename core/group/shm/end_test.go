@@ -64,7 +64,7 @@ func TestEndNeedsAPidfd(t *testing.T) {
 		t.Error(err)
 	}
 	c.tell("lost 0")
-	c.hear("<nil>")
+	c.expectLine("<nil>")
 }
 
 // TestEndUnwatched: a process that is not known any more is not said to be killed.

@@ -18,7 +18,7 @@ func replaceChild(t *testing.T, d domain.Domain) *child {
 	c := startChild(t, 1, 2, byPeerPidfd, nil)
 	l := must(Relist(d, nil))
 	defer l.Close()
-	all := [][]byte{l.Metadata(), must(hex.DecodeString(c.hear("metadata")))}
+	all := [][]byte{l.Metadata(), must(hex.DecodeString(c.expectLine("metadata")))}
 	c.tell(hex.EncodeToString(all[0]) + "\n" + hex.EncodeToString(all[1]))
 	change, err := l.Reconnect(all, 20*time.Second)
 	if err == nil {
@@ -27,7 +27,7 @@ func replaceChild(t *testing.T, d domain.Domain) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.hear("connected")
+	c.expectLine("connected")
 	return c
 }
 
@@ -107,7 +107,7 @@ func TestSurvivorsMeetAgainAndAgain(t *testing.T) {
 					t.Errorf("round %d: %d descriptors, lost: %v", round, got, p.Lost())
 				}
 				c.tell("lost 0")
-				c.hear("<nil>")
+				c.expectLine("<nil>")
 			}
 			meetAgain(t, d, c, true)
 			_ = c.cmd.Process.Kill()
@@ -121,7 +121,7 @@ func meetAgain(t *testing.T, d domain.Domain, c *child, commit bool) {
 	c.tell("relist")
 	l := must(Relist(d, nil))
 	defer l.Close()
-	all := [][]byte{l.Metadata(), must(hex.DecodeString(c.hear("metadata")))}
+	all := [][]byte{l.Metadata(), must(hex.DecodeString(c.expectLine("metadata")))}
 	c.tell("reconnect\n" + hex.EncodeToString(all[0]) + "\n" + hex.EncodeToString(all[1]))
 	change, err := l.Reconnect(all, 20*time.Second)
 	if err != nil {
@@ -133,7 +133,7 @@ func meetAgain(t *testing.T, d domain.Domain, c *child, commit bool) {
 		}
 	}
 	change.Abort()
-	c.hear("reconnected")
+	c.expectLine("reconnected")
 }
 
 // TestFrozenProcessIsReplaced: the old one is watched on, its memory is not
@@ -142,7 +142,7 @@ func TestFrozenProcessIsReplaced(t *testing.T) {
 	d, frozen := joinChild(t)
 	defer d.Close()
 	frozen.tell("write")
-	frozen.hear("slab")
+	frozen.expectLine("slab")
 	must(d.Slab(1, 0))
 	old, mappings := d.Process(1), sys.Stats().Mappings
 	_ = frozen.cmd.Process.Signal(syscall.SIGSTOP)

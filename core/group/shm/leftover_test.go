@@ -28,7 +28,7 @@ func (c *child) join(t *testing.T) domain.Domain {
 		t.Fatal(err)
 	}
 	all := [][]byte{l.Metadata(), nil}
-	if all[1], err = hex.DecodeString(c.hear("metadata")); err != nil {
+	if all[1], err = hex.DecodeString(c.expectLine("metadata")); err != nil {
 		t.Fatal(err)
 	}
 	c.tell(hex.EncodeToString(all[0]) + "\n" + hex.EncodeToString(all[1]))
@@ -36,7 +36,7 @@ func (c *child) join(t *testing.T) domain.Domain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.hear("connected")
+	c.expectLine("connected")
 	return d
 }
 
@@ -45,12 +45,12 @@ func (c *child) join(t *testing.T) domain.Domain {
 func TestOneWatcherForAllDomains(t *testing.T) {
 	holdings(t) // lets earlier tests' goroutines end
 	goroutines := runtime.NumGoroutine()
-	a, victim := joinChild(t)
+	a, killed := joinChild(t)
 	b, survivor := joinChild(t)
 	if got := runtime.NumGoroutine(); got != goroutines+1 {
 		t.Errorf("%d goroutines with two domains, %d without", got, goroutines)
 	}
-	_ = victim.cmd.Process.Kill()
+	_ = killed.cmd.Process.Kill()
 	for start := time.Now(); a.Process(1).Lost() == nil && time.Since(start) < 10*time.Second; {
 		a.Sleep(a.PrepareSleep(), time.Second)
 	}
@@ -61,7 +61,7 @@ func TestOneWatcherForAllDomains(t *testing.T) {
 		t.Errorf("the other domain's peer: %v", err)
 	}
 	survivor.tell("close")
-	survivor.hear("closed")
+	survivor.expectLine("closed")
 	_, _ = a.Close(), b.Close()
 	if got := leftGoroutines(goroutines); got != goroutines {
 		t.Errorf("%d goroutines after Close, %d before", got, goroutines)
@@ -90,7 +90,7 @@ func TestWatchedDomainLeavesNothing(t *testing.T) {
 // TestKilledProcessLeavesNothing looks where a name could stay.
 func TestKilledProcessLeavesNothing(t *testing.T) {
 	c := startChild(t, 1, 2, byPeerPidfd, nil)
-	raw, err := hex.DecodeString(c.hear("metadata"))
+	raw, err := hex.DecodeString(c.expectLine("metadata"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,11 +152,11 @@ func (m *member) mapRange(off, n int64) (*region, error) {
 // rank keeps that of the rank behind it, show: when a process has ended, programs that look
 // from outside find by it what the rank has recorded.
 func (m *member) dropFile(show bool) {
-	trial, err := m.base.mapping.MapMore(0, headerBytes())
+	probe, err := m.base.mapping.MapMore(0, headerBytes())
 	if err != nil {
 		return
 	}
-	_ = trial.Unmap() // fails only for a range that is not mapped
+	_ = probe.Unmap() // fails only for a range that is not mapped
 	if show {
 		m.shown, m.memory = m.memory, nil
 		return

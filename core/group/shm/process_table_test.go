@@ -115,16 +115,16 @@ func TestLateFollowerIsTold(t *testing.T) {
 	table, cmd := newTable(), sleeper(t)
 	p := must(table.acquire(7, opens(cmd)))
 	defer table.release(p)
-	var early, late follower
+	var early, second follower
 	if err := table.follow(p, &early.contact, early.report); err != nil {
 		t.Fatal(err)
 	}
 	reap(cmd)
 	early.await(t)
-	if err := table.follow(p, &late.contact, late.report); err != nil || late.ends.Load() != 1 {
-		t.Errorf("told %d times, %v", late.ends.Load(), err)
+	if err := table.follow(p, &second.contact, second.report); err != nil || second.ends.Load() != 1 {
+		t.Errorf("told %d times, %v", second.ends.Load(), err)
 	}
-	p.unfollow(&late.contact)
+	p.unfollow(&second.contact)
 }
 
 // TestWatcherFailureIsToldToAll: silence would be taken for life. A later follower cannot
@@ -132,7 +132,7 @@ func TestLateFollowerIsTold(t *testing.T) {
 func TestWatcherFailureIsToldToAll(t *testing.T) {
 	table, cmd := newTable(), sleeper(t)
 	p := must(table.acquire(cmd.Process.Pid, opens(cmd)))
-	var one, two, late follower
+	var one, two, second follower
 	for _, f := range []*follower{&one, &two} {
 		if err := table.follow(p, &f.contact, f.report); err != nil {
 			t.Fatal(err)
@@ -142,8 +142,8 @@ func TestWatcherFailureIsToldToAll(t *testing.T) {
 	if one.failures.Load() != 1 || two.failures.Load() != 1 {
 		t.Errorf("told %d and %d times", one.failures.Load(), two.failures.Load())
 	}
-	if err := table.follow(p, &late.contact, late.report); !errors.Is(err, errWatcher) || late.failures.Load() != 0 {
-		t.Errorf("a late follower: %v, told %d times", err, late.failures.Load())
+	if err := table.follow(p, &second.contact, second.report); !errors.Is(err, errWatcher) || second.failures.Load() != 0 {
+		t.Errorf("a late follower: %v, told %d times", err, second.failures.Load())
 	}
 	q := must(table.acquire(cmd.Process.Pid, opens(cmd)))
 	if q == p {
@@ -228,9 +228,9 @@ func comeAndGo(t *testing.T, table *processTable, cmd *exec.Cmd) {
 		t.Error(err)
 	}
 	p.unfollow(&f.contact)
-	told := f.ends.Load()
+	ends := f.ends.Load()
 	table.release(p)
-	if told > 1 || f.ends.Load() != told || f.failures.Load() != 0 {
-		t.Errorf("told %d times, and %d after it had gone", told, f.ends.Load()-told)
+	if ends > 1 || f.ends.Load() != ends || f.failures.Load() != 0 {
+		t.Errorf("told %d times, and %d after it had gone", ends, f.ends.Load()-ends)
 	}
 }

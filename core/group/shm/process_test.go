@@ -62,8 +62,8 @@ func (c *child) tell(line string) {
 	}
 }
 
-// hear reads a line and checks how it begins.
-func (c *child) hear(prefix string) string {
+// expectLine reads a line and checks how it begins.
+func (c *child) expectLine(prefix string) string {
 	c.t.Helper()
 	line, err := c.out.ReadString('\n')
 	line = strings.TrimSpace(line)
@@ -81,7 +81,7 @@ func meet(t *testing.T, n int, best livenessKind) []*child {
 		children[r] = startChild(t, r, n, best, nil)
 	}
 	for r, c := range children {
-		all[r] = c.hear("metadata")
+		all[r] = c.expectLine("metadata")
 	}
 	for _, c := range children {
 		c.tell(strings.Join(all, "\n"))
@@ -94,17 +94,17 @@ func TestProcesses(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			children := meet(t, n, byPeerPidfd)
 			for _, c := range children {
-				c.hear("connected")
+				c.expectLine("connected")
 			}
 			for _, c := range children {
 				c.tell("ring 200")
 			}
 			for _, c := range children {
-				c.hear("rung")
+				c.expectLine("rung")
 			}
 			for _, c := range children {
 				c.tell("close")
-				c.hear("closed")
+				c.expectLine("closed")
 				c.tell("exit")
 			}
 		})
@@ -116,25 +116,25 @@ func TestKilledProcessIsLost(t *testing.T) {
 		t.Run(best.String(), func(t *testing.T) {
 			children := meet(t, 3, best)
 			for _, c := range children {
-				if got := c.hear("connected"); got != best.String() && best != byPeerPidfd {
+				if got := c.expectLine("connected"); got != best.String() && best != byPeerPidfd {
 					t.Fatalf("watches by %s", got)
 				} else if best == byPeerPidfd && got != best.String() {
 					t.Logf("this kernel has no SO_PEERPIDFD: %s", got)
 				}
 			}
-			victim := children[1]
+			killed := children[1]
 			for _, r := range []int{0, 2} {
 				children[r].tell("await-loss 1")
-				children[r].hear("waiting")
+				children[r].expectLine("waiting")
 			}
 			start := time.Now()
-			if err := victim.cmd.Process.Kill(); err != nil {
+			if err := killed.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			for _, r := range []int{0, 2} {
-				checkLoss(t, children[r].hear(""), victim.cmd.Process.Pid, start)
+				checkLoss(t, children[r].expectLine(""), killed.cmd.Process.Pid, start)
 				children[r].tell("lost " + fmt.Sprint(2-r))
-				children[r].hear("<nil>")
+				children[r].expectLine("<nil>")
 			}
 		})
 	}
@@ -162,19 +162,19 @@ func TestLeavingIsNotDying(t *testing.T) {
 	for _, best := range []livenessKind{byPeerPidfd, byConnection} {
 		children := meet(t, 2, best)
 		for _, c := range children {
-			c.hear("connected")
+			c.expectLine("connected")
 		}
 		children[1].tell("close")
-		children[1].hear("closed")
+		children[1].expectLine("closed")
 		time.Sleep(50 * time.Millisecond)
 		children[0].tell("lost 1")
-		children[0].hear("<nil>")
+		children[0].expectLine("<nil>")
 	}
 }
 
 func TestDeadBeforeConnectIsNamed(t *testing.T) {
 	c := startChild(t, 0, 2, byPeerPidfd, nil)
-	theirs, err := hex.DecodeString(c.hear("metadata"))
+	theirs, err := hex.DecodeString(c.expectLine("metadata"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestOtherUserIsRefused(t *testing.T) {
 	for foreign := range 2 {
 		mine := 1 - foreign
 		c := startForeign(t, foreign, nobody)
-		theirs := c.hear("metadata")
+		theirs := c.expectLine("metadata")
 		l, err := Open(Config{Rank: mine, NumRanks: 2, ControlBytes: 4096})
 		if err != nil {
 			t.Fatal(err)
@@ -227,13 +227,13 @@ func TestOverflowUserIsRefused(t *testing.T) {
 	children, all := make([]*child, 2), make([]string, 2)
 	for r := range children {
 		children[r] = startChild(t, r, 2, byPeerPidfd, apart)
-		all[r] = children[r].hear("metadata")
+		all[r] = children[r].expectLine("metadata")
 	}
 	for _, c := range children {
 		c.tell(strings.Join(all, "\n"))
 	}
 	within(t, 10*time.Second, func() {
-		if got := children[1].hear("error"); !strings.Contains(got, "any of them may be its owner") {
+		if got := children[1].expectLine("error"); !strings.Contains(got, "any of them may be its owner") {
 			t.Errorf("rank 1: %q", got)
 		}
 	})

@@ -38,7 +38,7 @@ func (g *gang) invite(present uint64) (survivors uint64) {
 			survivors |= 1 << r
 			g.kids[r].tell("relist")
 		}
-		all[r] = g.kids[r].hear("metadata")
+		all[r] = g.kids[r].expectLine("metadata")
 	}
 	eachPresent(present, func(r int) {
 		if survivors&(1<<r) != 0 {
@@ -54,9 +54,9 @@ func (g *gang) meet(present uint64) {
 	survivors := g.invite(present)
 	eachPresent(present, func(r int) {
 		if survivors&(1<<r) != 0 {
-			g.kids[r].hear("reconnected")
+			g.kids[r].expectLine("reconnected")
 		} else {
-			g.kids[r].hear("connected")
+			g.kids[r].expectLine("connected")
 		}
 	})
 }
@@ -65,16 +65,16 @@ func (g *gang) meet(present uint64) {
 // present rank.
 func (g *gang) check(present uint64, marks []string) {
 	g.t.Helper()
-	eachPresent(present, func(r int) { g.kids[r].tell("write"); g.kids[r].hear("slab") })
+	eachPresent(present, func(r int) { g.kids[r].tell("write"); g.kids[r].expectLine("slab") })
 	eachPresent(present, func(r int) {
 		g.kids[r].tell("read")
-		got := g.kids[r].hear("marks")
+		got := g.kids[r].expectLine("marks")
 		if marks[r] != "" && got != marks[r] {
 			g.t.Errorf("rank %d: marks %s, want %s", r, got, marks[r])
 		}
 		eachPresent(present, func(peer int) {
 			g.kids[r].tell(fmt.Sprint("lost ", peer))
-			g.kids[r].hear("<nil>")
+			g.kids[r].expectLine("<nil>")
 		})
 	})
 }
@@ -99,11 +99,11 @@ func TestKilledProcessIsReplaced(t *testing.T) {
 			g.check(0b111, []string{"1 1 1", "2 2 2", "3 3 3"})
 			for _, r := range []int{1, 2} {
 				g.kids[r].tell("await-loss 0")
-				g.kids[r].hear("waiting")
+				g.kids[r].expectLine("waiting")
 			}
 			g.kill(0)
 			for _, r := range []int{1, 2} {
-				if answer := g.kids[r].hear(""); !strings.Contains(answer, "true rank 0") {
+				if answer := g.kids[r].expectLine(""); !strings.Contains(answer, "true rank 0") {
 					t.Errorf("rank %d: %s", r, answer)
 				}
 			}
@@ -115,18 +115,18 @@ func TestDeathDuringTheRendezvous(t *testing.T) {
 	g := newGang(t, 4, byPeerPidfd)
 	g.meet(0b1111)
 	g.check(0b1111, make([]string, 4))
-	for _, victim := range []int{0, 3} {
+	for _, killed := range []int{0, 3} {
 		all := make([]string, 4)
 		for r, c := range g.kids {
 			c.tell("relist")
-			all[r] = c.hear("metadata")
+			all[r] = c.expectLine("metadata")
 		}
-		eachPresent(0b1111&^(1<<victim), func(r int) {
+		eachPresent(0b1111&^(1<<killed), func(r int) {
 			g.kids[r].tell("reconnect\n" + strings.Join(all, "\n"))
 		})
-		g.kill(victim) // listening, but it has not begun
-		eachPresent(0b1111&^(1<<victim), func(r int) {
-			if why := g.kids[r].hear("failed"); !strings.Contains(why, "rank ") {
+		g.kill(killed) // listening, but it has not begun
+		eachPresent(0b1111&^(1<<killed), func(r int) {
+			if why := g.kids[r].expectLine("failed"); !strings.Contains(why, "rank ") {
 				t.Errorf("rank %d: %s", r, why)
 			} else {
 				t.Logf("rank %d: %s", r, why)

@@ -266,11 +266,11 @@ func TestRejoinRoundsLeaveNothing(t *testing.T) {
 	domains := newGroup(t, 3, 4096)
 	var first string
 	for round := range 20 {
-		victim := round % 3
-		domains[victim].Close()
-		domains[victim] = nil
+		killed := round % 3
+		domains[killed].Close()
+		domains[killed] = nil
 		remeet(t, domains, 0b111)
-		if _, err := domains[(victim+1)%3].Slab(victim, 0); err == nil {
+		if _, err := domains[(killed+1)%3].Slab(killed, 0); err == nil {
 			t.Error("a new rank has a slab")
 		}
 		if got := holdings(t); round == 0 {

@@ -76,13 +76,13 @@ func (m *rendezvous) run() error {
 // rank that does not has failed to do.
 func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) error {
 	for {
-		var late []string
+		var missing []string
 		for r, p := range m.peers {
 			if r != m.self && m.has(r) && !done(p) {
-				late = append(late, fmt.Sprintf("rank %d", r))
+				missing = append(missing, fmt.Sprintf("rank %d", r))
 			}
 		}
-		if late == nil {
+		if missing == nil {
 			return nil
 		}
 		err := m.findDead()
@@ -90,7 +90,7 @@ func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) er
 			err = m.step()
 		}
 		if errors.Is(err, sys.ErrTimeout) {
-			err = fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, err)
+			err = fmt.Errorf("%s %s before the deadline: %w", strings.Join(missing, ", "), complaint, err)
 			if m.refused != nil {
 				err = fmt.Errorf("%w (a connection was refused: %w)", err, m.refused)
 			}

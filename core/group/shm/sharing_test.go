@@ -22,13 +22,13 @@ func joinAll(children []*child) {
 		c.tell("join")
 	}
 	for r, c := range children {
-		all[r] = c.hear("metadata")
+		all[r] = c.expectLine("metadata")
 	}
 	for _, c := range children {
 		c.tell(strings.Join(all, "\n"))
 	}
 	for _, c := range children {
-		c.hear("connected")
+		c.expectLine("connected")
 	}
 }
 
@@ -39,7 +39,7 @@ func TestDescriptorsOfSeveralBuffers(t *testing.T) {
 		t.Run(best.String(), func(t *testing.T) {
 			children := meet(t, numRanks, best)
 			for _, c := range children {
-				c.hear("connected")
+				c.expectLine("connected")
 			}
 			check := func(buffers int) {
 				t.Helper()
@@ -52,7 +52,7 @@ func TestDescriptorsOfSeveralBuffers(t *testing.T) {
 				}
 				for r, c := range children {
 					c.tell("fds")
-					if got := c.hear("fds"); got != strconv.Itoa(want) {
+					if got := c.expectLine("fds"); got != strconv.Itoa(want) {
 						t.Errorf("rank %d with %d buffers: %s descriptors, want %d", r, buffers, got, want)
 					}
 				}
@@ -67,7 +67,7 @@ func TestDescriptorsOfSeveralBuffers(t *testing.T) {
 			for left := 4; left >= 0; left-- {
 				for _, c := range children {
 					c.tell("close")
-					c.hear("closed")
+					c.expectLine("closed")
 				}
 				check(left)
 			}
@@ -141,7 +141,7 @@ func TestKilledDuringASecondRendezvous(t *testing.T) {
 	d, c := joinChild(t)
 	defer d.Close()
 	c.tell("join")
-	theirs := must(hex.DecodeString(c.hear("metadata")))
+	theirs := must(hex.DecodeString(c.expectLine("metadata")))
 	before := sys.Stats()
 	l := must(Open(Config{Rank: 0, NumRanks: 2, ControlBytes: 4096}))
 	time.AfterFunc(50*time.Millisecond, func() { _ = c.cmd.Process.Kill() })
@@ -169,7 +169,7 @@ func TestKilledWhileConnecting(t *testing.T) {
 			all[0], all[2] = all[2], all[0]
 		}
 		c.tell("join-as 1 3")
-		theirs := c.hear("metadata")
+		theirs := c.expectLine("metadata")
 		all[1] = must(hex.DecodeString(theirs))
 		c.tell(hex.EncodeToString(all[0]) + "\n" + theirs + "\n" + hex.EncodeToString(all[2]))
 		done := make(chan error, 1)
@@ -210,12 +210,12 @@ func TestManyBuffersLeaveNothing(t *testing.T) {
 		c.tell("join")
 		second := c.join(t)
 		c.tell("write")
-		c.hear("slab")
+		c.expectLine("slab")
 		if _, err := second.Slab(1, 0); err != nil {
 			t.Error(err)
 		}
 		c.tell("close")
-		c.hear("closed")
+		c.expectLine("closed")
 		if !leave {
 			second.Close()
 		}
@@ -256,7 +256,7 @@ func TestProcessOfAnotherNamespaceIsShared(t *testing.T) {
 		testenv.Lacking(t, "pidfs", "this kernel has no names of processes")
 	}
 	c.tell("fds")
-	if got := c.hear("fds"); got != strconv.Itoa(2+4*3+1) {
+	if got := c.expectLine("fds"); got != strconv.Itoa(2+4*3+1) {
 		t.Errorf("%s descriptors with 4 buffers", got)
 	}
 }
