@@ -63,9 +63,9 @@ func deadlineOf(us int64) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	const far = 100 * 365 * 24 * time.Hour
-	if d < 0 || d > far {
-		d = far
+	const longest = 100 * 365 * 24 * time.Hour
+	if d < 0 || d > longest {
+		d = longest
 	}
 	return time.Now().Add(d), nil
 }

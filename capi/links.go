@@ -62,7 +62,7 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 	if err != nil {
 		return report(err)
 	}
-	return guard(nil, func() error { // the victim is not b, as in observeAll
+	return guard(nil, func() error { // b is not made unusable, as in observeAll
 		found, err := b.Paths()
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func observeAll(id uint64, f func(*buffer, node.Observed) error) C.mw_status_t {
 	if err != nil {
 		return report(err)
 	}
-	return guard(nil, func() error { // the victim is not b: a caller must be able to observe a buffer with a defect
+	return guard(nil, func() error { // b is not made unusable: a caller must be able to observe a buffer with a defect
 		e, err := b.Observe()
 		if err != nil {
 			return err

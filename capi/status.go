@@ -147,9 +147,9 @@ func oneLine(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, "\n", "; "), "\x00", `\0`)
 }
 
-// victim is the object that a panic makes unusable: a buffer, a fabric, a client or a server
+// guarded is the object that a panic makes unusable: a buffer, a fabric, a client or a server
 // of the block store.
-type victim interface {
+type guarded interface {
 	poison(err error)
 	poisoned() error
 }
@@ -162,7 +162,7 @@ func (p *poisonable) poison(err error) { p.broken.CompareAndSwap(nil, err) }
 
 // on runs an exported function that works on an object of a table. A panic must not unwind
 // into C: it becomes an error, and the object takes no more calls.
-func on[T victim](t *table[T], id uint64, f func(T) error) (status C.mw_status_t) {
+func on[T guarded](t *table[T], id uint64, f func(T) error) (status C.mw_status_t) {
 	o, err := t.get(id)
 	if err != nil {
 		return report(err)
@@ -175,7 +175,7 @@ func on[T victim](t *table[T], id uint64, f func(T) error) (status C.mw_status_t
 }
 
 // guard is on for an object that is known, or for none.
-func guard(b victim, f func() error) (status C.mw_status_t) {
+func guard(b guarded, f func() error) (status C.mw_status_t) {
 	defer rescue(b, &status)
 	if b != nil {
 		if err := b.poisoned(); err != nil {
@@ -186,14 +186,14 @@ func guard(b victim, f func() error) (status C.mw_status_t) {
 }
 
 // rescue is deferred: it ends a panic.
-func rescue(b victim, status *C.mw_status_t) {
+func rescue(b guarded, status *C.mw_status_t) {
 	if r := recover(); r != nil {
 		*status = hurt(b, r)
 	}
 }
 
-// hurt makes an error of a panic; the victim, if there is one, takes no more calls.
-func hurt(b victim, r any) C.mw_status_t {
+// hurt makes an error of a panic; the guarded object, if there is one, takes no more calls.
+func hurt(b guarded, r any) C.mw_status_t {
 	err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
 	if b != nil {
 		b.poison(err)

@@ -91,9 +91,9 @@ func mwiTransferWait(id uint64, until int32, timeoutUs int64, result *C.mw_trans
 			return err
 		}
 		res, err := waitUntil(o, ref, until, timeoutUs, deadline)
-		if late := errors.Is(err, op.ErrTimedOut); err != nil && !late {
+		if timedOut := errors.Is(err, op.ErrTimedOut); err != nil && !timedOut {
 			return err
-		} else if late {
+		} else if timedOut {
 			err = errNone
 		}
 		result.status, result.num_bytes, result.imm = endOf(&res), C.uint64_t(res.NumBytes), C.uint32_t(res.Imm)

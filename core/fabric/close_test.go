@@ -15,15 +15,15 @@ import (
 )
 
 // TestDisconnect: the callers that wait are told.
-func TestDisconnect(t *testing.T) { require.True(t, receiversAreTold(t, sound)) }
+func TestDisconnect(t *testing.T) { require.True(t, receiversAreNotified(t, sound)) }
 
-func receiversAreTold(t *testing.T, m mutant) bool {
+func receiversAreNotified(t *testing.T, m mutant) bool {
 	w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)
 	require.NoError(t, err)
 	w.connect(t)
 	ref := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1})
 	w.fabs[1].Disconnect(0)
-	res, err := w.fabs[0].WaitReleased(ref, patience(m))
+	res, err := w.fabs[0].WaitReleased(ref, waitLimit(m))
 	if errors.Is(err, op.ErrTimedOut) {
 		return false
 	}

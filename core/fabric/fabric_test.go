@@ -232,29 +232,29 @@ func unmatched(t *testing.T, m mutant) error {
 		sent = append(sent, send(uint32(i)))
 	}
 	for _, r := range sent {
-		if _, err := f.Wait(r, patience(m)); err != nil {
+		if _, err := f.Wait(r, waitLimit(m)); err != nil {
 			return err
 		}
 		require.NoError(t, f.Drop(r))
 	}
-	late := make([]op.Ref, extra)
-	for i := range late {
-		late[i] = send(uint32(bound + window + i))
+	delayed := make([]op.Ref, extra)
+	for i := range delayed {
+		delayed[i] = send(uint32(bound + window + i))
 	}
-	if _, err := f.Wait(late[0], time.Now().Add(50*time.Millisecond)); err == nil {
+	if _, err := f.Wait(delayed[0], time.Now().Add(50*time.Millisecond)); err == nil {
 		return errors.New("more were taken in than the bound")
 	}
 	got := map[uint32]bool{}
 	for range bound + window + extra {
 		r := post(t, w.fabs[1], Request{Kind: ReceiveImm, Peer: 0})
-		res, err := w.fabs[1].Wait(r, patience(m))
+		res, err := w.fabs[1].Wait(r, waitLimit(m))
 		if err != nil {
 			return err
 		}
 		got[res.Imm] = true
 		require.NoError(t, w.fabs[1].Drop(r))
 	}
-	for _, r := range late {
+	for _, r := range delayed {
 		done(t, f, r)
 	}
 	require.Len(t, got, bound+window+extra)
@@ -272,7 +272,7 @@ func TestCancel(t *testing.T) {
 	a, idA, _ := memory(t, f, 64)
 	b, _, atB := memory(t, w.fabs[1], 64)
 	fill(b, 7)
-	late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
+	delayed := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
 	ref := post(t, f, Request{Kind: Read, Peer: 1, Region: idA, Bytes: 64, Remote: atB})
 	won, err := f.Cancel(ref)
 	require.NoError(t, err)
@@ -286,7 +286,7 @@ func TestCancel(t *testing.T) {
 	require.False(t, res.Released)
 	require.ErrorIs(t, f.CloseRegion(idA), transport.ErrBusy)
 	failed(t, f, ref, op.ErrCancelled)
-	late.Remove()
+	delayed.Remove()
 	clear(a)
 	require.NoError(t, f.CloseRegion(idA))
 	require.Equal(t, make([]byte, 64), a)

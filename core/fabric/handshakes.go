@@ -102,7 +102,7 @@ func (f *Fabric) Next(buf []byte, deadline time.Time) (to endpoint.Peer, length 
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	for late := false; ; {
+	for timedOut := false; ; {
 		if err := f.refusal(); err != nil {
 			return 0, 0, false, err
 		}
@@ -110,13 +110,13 @@ func (f *Fabric) Next(buf []byte, deadline time.Time) (to endpoint.Peer, length 
 		if ready == nil {
 			return to, length, err == nil, err
 		}
-		if late {
+		if timedOut {
 			return 0, 0, false, nil
 		}
 		select {
 		case <-ready:
 		case <-timer.C:
-			late = true
+			timedOut = true
 		}
 	}
 }

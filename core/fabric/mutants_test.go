@@ -62,7 +62,7 @@ func TestMutants(t *testing.T) {
 		require.NoError(t, unmatched(t, sound))
 		require.True(t, placesComeBack(t, sound, Write) && placesComeBack(t, sound, WriteImm))
 		require.True(t, messagesPair(t, sound))
-		require.True(t, receiversAreTold(t, sound))
+		require.True(t, receiversAreNotified(t, sound))
 	})
 	for name, found := range map[string]func(t *testing.T) bool{
 		"imm at once":        func(t *testing.T) bool { return !immediatesInTime(t, immAtOnce) },
@@ -71,7 +71,7 @@ func TestMutants(t *testing.T) {
 		"keep credits, imm":  func(t *testing.T) bool { return !placesComeBack(t, keepCredits, WriteImm) },
 		"boundless":          func(t *testing.T) bool { return unmatched(t, boundless) != nil },
 		"pair in order":      func(t *testing.T) bool { return !messagesPair(t, pairInOrder) },
-		"forget outstanding": func(t *testing.T) bool { return !receiversAreTold(t, forgetOutstanding) },
+		"forget outstanding": func(t *testing.T) bool { return !receiversAreNotified(t, forgetOutstanding) },
 	} {
 		t.Run(name, func(t *testing.T) { require.True(t, found(t)) })
 	}

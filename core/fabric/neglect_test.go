@@ -144,8 +144,8 @@ func TestNoTurnAfterAbandon(t *testing.T) {
 		w, write := pair(t)
 		defer w.close(t)
 		f := w.fabs[0]
-		late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
-		defer late.Remove()
+		delayed := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
+		defer delayed.Remove()
 		ref := post(t, f, write)
 		f.Abandon(transport.ErrNoResource)
 		require.Nil(t, f.poller.turn(f))

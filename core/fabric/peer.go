@@ -124,7 +124,7 @@ func (f *Fabric) prepare(ref endpoint.Ref) error {
 		err = f.topUp(c)
 	}
 	if err != nil {
-		f.bury(c)
+		f.drop(c)
 	}
 	return err
 }
@@ -160,9 +160,9 @@ func (f *Fabric) adopt(c *conn) error {
 	return nil
 }
 
-// bury takes a connection that has ended off the list, at once if no empty
+// drop takes a connection that has ended off the list, at once if no empty
 // receive of it awaits its completion.
-func (f *Fabric) bury(c *conn) {
+func (f *Fabric) drop(c *conn) {
 	c.peer.mu.Lock()
 	gone := c.dieLocked()
 	c.peer.mu.Unlock()
@@ -219,10 +219,10 @@ func (f *Fabric) changed(id endpoint.Peer, ref endpoint.Ref, why error) {
 func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 	p.mu.Lock()
 	was := p.live.Load()
-	var buried *conn
+	var dropped *conn
 	for _, c := range [...]*conn{p.making, was} {
 		if c != nil && c.ref == ref && c.dieLocked() {
-			buried = c
+			dropped = c
 		}
 	}
 	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil)
@@ -230,8 +230,8 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 		p.condemnLocked()
 	}
 	p.mu.Unlock()
-	if buried != nil {
-		f.unlist(buried)
+	if dropped != nil {
+		f.unlist(dropped)
 	}
 	if gone {
 		f.poller.endReceivers(f, p) // what has arrived goes to the callers that wait for it

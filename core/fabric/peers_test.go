@@ -15,9 +15,9 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// crowd is two fabrics that know each other by many names: peer n of the one
+// manyPeers is two fabrics that know each other by many names: peer n of the one
 // is peer n of the other.
-func crowd(t *testing.T, adjust func(i int, c *Config)) *world {
+func manyPeers(t *testing.T, adjust func(i int, c *Config)) *world {
 	w := &world{net: fake.New(fake.Config{Seed: testenv.Seed(t)})}
 	for i := range 2 {
 		dev := w.net.Transport()
@@ -51,7 +51,7 @@ func crowd(t *testing.T, adjust func(i int, c *Config)) *world {
 func TestPeersComeAndGo(t *testing.T) { synctest.Test(t, peersComeAndGo) }
 
 func peersComeAndGo(t *testing.T) {
-	w := crowd(t, func(i int, c *Config) { c.NumPeers, c.NumConnections, c.NumTransfers = 6+20*i, 4, 64 })
+	w := manyPeers(t, func(i int, c *Config) { c.NumPeers, c.NumConnections, c.NumTransfers = 6+20*i, 4, 64 })
 	defer w.close(t)
 	a, b := w.fabs[0], w.fabs[1]
 	_, _, at := memory(t, b, 1)

@@ -112,7 +112,7 @@ func recorded(t *testing.T) (*world, *recorder) {
 	ring, r := wire.GenerateKeyring(), &recorder{}
 	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
 	w.mu.Lock()
-	w.hear = func(from, to int, handshake []byte) {
+	w.observe = func(from, to int, handshake []byte) {
 		if from == 1 && to == 0 {
 			r.keep(handshake)
 		}

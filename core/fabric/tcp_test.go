@@ -48,7 +48,7 @@ func (w *world) closeFabrics(t *testing.T) {
 		require.NoError(t, f.Close(time.Now().Add(soon)))
 	}
 	w.ended.Wait()
-	w.late.Wait()
+	w.delayed.Wait()
 }
 
 // overCarrier moves bytes in every way between two fabrics, and closes them.

@@ -54,17 +54,17 @@ func (f *Fabric) steer(r op.Ref, until op.Until, deadline time.Time) (res op.Res
 	q := &f.poller
 	defer q.give(f)
 	defer f.table.Attend(op.Ref{})
-	for late := false; !q.watch.Quits() && f.broken.Load() == nil; {
+	for timedOut := false; !q.watch.Quits() && f.broken.Load() == nil; {
 		f.table.Attend(r)
 		res, over, err := f.table.Peek(r, until)
 		if over || err != nil {
 			return res, true, err
 		}
-		if late {
+		if timedOut {
 			return res, true, op.ErrTimedOut
 		}
 		left := time.Until(deadline)
-		if late = left <= 0; !late {
+		if timedOut = left <= 0; !timedOut {
 			err = f.cfg.Transport.Wait(min(left, pollAtLeast))
 		}
 		f.table.Attend(op.Ref{})

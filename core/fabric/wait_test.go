@@ -46,9 +46,9 @@ func TestWhoWaitsPolls(t *testing.T) {
 		refs := make([]op.Ref, 4)
 		for i := range refs {
 			after := time.Duration(1+i) * time.Second
-			late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: after, MaxDelay: after})
+			delayed := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: after, MaxDelay: after})
 			refs[i] = post(t, f, write)
-			late.Remove()
+			delayed.Remove()
 			go func() {
 				_, err := f.WaitReleased(refs[i], inTime())
 				ended <- err
@@ -72,7 +72,7 @@ func TestCancelReachesWhoPolls(t *testing.T) {
 		w, write := pair(t)
 		defer w.close(t)
 		f := w.fabs[0]
-		late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
+		delayed := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
 		refs := []op.Ref{post(t, f, write), post(t, f, write)}
 		ended := make(chan op.Result)
 		for _, r := range refs {
@@ -89,7 +89,7 @@ func TestCancelReachesWhoPolls(t *testing.T) {
 			require.Equal(t, op.Cancelled, (<-ended).State)
 		}
 		require.Zero(t, time.Since(begin))
-		late.Remove()
+		delayed.Remove()
 		for _, r := range refs {
 			failed(t, f, r, op.ErrCancelled)
 		}

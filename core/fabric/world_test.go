@@ -18,8 +18,8 @@ import (
 // soon bounds what must end, on a slow machine, too.
 const soon = 30 * time.Second
 
-// patience is short where a test is expected to wait in vain.
-func patience(m mutant) time.Time {
+// waitLimit is short where a test is expected to wait in vain.
+func waitLimit(m mutant) time.Time {
 	if m != sound {
 		return time.Now().Add(300 * time.Millisecond)
 	}
@@ -31,15 +31,15 @@ func inTime() time.Time { return time.Now().Add(soon) }
 // world is some fabrics on one network, each the others' peer by its index,
 // and couriers that carry their handshakes, badly if they are lossy.
 type world struct {
-	net   *fake.Network
-	devs  []*fake.Transport
-	fabs  []*Fabric
-	mu    sync.Mutex
-	rng   *rand.Rand
-	lossy bool
-	hear  func(from, to int, handshake []byte)
-	ended sync.WaitGroup
-	late  sync.WaitGroup
+	net     *fake.Network
+	devs    []*fake.Transport
+	fabs    []*Fabric
+	mu      sync.Mutex
+	rng     *rand.Rand
+	lossy   bool
+	observe func(from, to int, handshake []byte)
+	ended   sync.WaitGroup
+	delayed sync.WaitGroup
 }
 
 func newWorld(tb testing.TB, seed uint64, n int, network fake.Config, adjust func(*Config)) *world {
@@ -89,7 +89,7 @@ func (w *world) carry(from int) {
 		if !ok || int(to) >= len(w.fabs) {
 			continue
 		}
-		copies, delay := w.fate(from, int(to), buf[:n])
+		copies, delay := w.copiesOf(from, int(to), buf[:n])
 		for range copies {
 			w.deliver(from, int(to), append([]byte(nil), buf[:n]...), delay)
 			delay *= 3
@@ -103,11 +103,11 @@ func (w *world) fabric(i int) *Fabric {
 	return w.fabs[i]
 }
 
-func (w *world) fate(from, to int, handshake []byte) (copies int, delay time.Duration) {
+func (w *world) copiesOf(from, to int, handshake []byte) (copies int, delay time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.hear != nil {
-		w.hear(from, to, handshake)
+	if w.observe != nil {
+		w.observe(from, to, handshake)
 	}
 	if !w.lossy {
 		return 1, 0
@@ -116,9 +116,9 @@ func (w *world) fate(from, to int, handshake []byte) (copies int, delay time.Dur
 }
 
 func (w *world) deliver(from, to int, handshake []byte, delay time.Duration) {
-	w.late.Add(1)
+	w.delayed.Add(1)
 	time.AfterFunc(delay, func() {
-		defer w.late.Done()
+		defer w.delayed.Done()
 		_ = w.fabric(to).Deliver(endpoint.Peer(from), handshake)
 	})
 }
@@ -134,7 +134,7 @@ func (w *world) close(tb testing.TB) {
 	}
 	closing.Wait()
 	w.ended.Wait()
-	w.late.Wait()
+	w.delayed.Wait()
 	for i, err := range errs {
 		require.NoError(tb, err, "fabric %d", i)
 		c := w.devs[i].Counts()

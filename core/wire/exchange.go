@@ -100,7 +100,7 @@ func (h *Handshake) onHello(frame []byte) ([]byte, error) {
 		return nil, h.refuse(ErrMAC)
 	}
 	f, ok := decodeHello(frame)
-	if err := h.judgeHello(frame, &f, ok); err != nil {
+	if err := h.checkHello(frame, &f, ok); err != nil {
 		return h.refusal(frame, &f, sign, err), h.refuse(err.(Reason))
 	}
 	blob, err := h.accept(&f)
@@ -110,9 +110,9 @@ func (h *Handshake) onHello(frame []byte) ([]byte, error) {
 	return h.sendWelcome(frame, &f, sign, blob), nil
 }
 
-// judgeHello looks at a genuine frame. The nonce is noted last.
-func (h *Handshake) judgeHello(frame []byte, f *helloFrame, ok bool) error {
-	if reason := h.judge(frame, f, kindHello, ok); reason != 0 {
+// checkHello looks at a genuine frame. The nonce is noted last.
+func (h *Handshake) checkHello(frame []byte, f *helloFrame, ok bool) error {
+	if reason := h.check(frame, f, kindHello, ok); reason != 0 {
 		return reason
 	}
 	if f.server != [nonceFieldBytes]byte{} || f.reason != 0 {
@@ -125,8 +125,8 @@ func (h *Handshake) judgeHello(frame []byte, f *helloFrame, ok bool) error {
 	return nil
 }
 
-// judge is what all frames of a handshake have in common; 0 is acceptable.
-func (h *Handshake) judge(frame []byte, f *helloFrame, want kind, ok bool) Reason {
+// check is what all frames of a handshake have in common; 0 is acceptable.
+func (h *Handshake) check(frame []byte, f *helloFrame, want kind, ok bool) Reason {
 	c := &h.config
 	switch {
 	case helloVersion(frame) != Version:
@@ -205,7 +205,7 @@ func (h *Handshake) onWelcome(frame []byte) ([]byte, error) {
 		_ = h.refuse(f.reason)
 		return nil, &RefusedError{Reason: f.reason}
 	}
-	if reason := h.judge(frame, &f, kindWelcome, ok); reason != 0 {
+	if reason := h.check(frame, &f, kindWelcome, ok); reason != 0 {
 		return nil, h.refuse(reason)
 	}
 	if !h.answered(frame, &f) {
@@ -244,7 +244,7 @@ func (h *Handshake) onConfirm(frame []byte) error {
 		return h.refuse(ErrMAC)
 	}
 	f, ok := decodeHello(frame)
-	if reason := h.judge(frame, &f, kindConfirm, ok); reason != 0 {
+	if reason := h.check(frame, &f, kindConfirm, ok); reason != 0 {
 		return h.refuse(reason)
 	}
 	if f.client != h.hello.client || f.server != h.hello.server || f.from != h.peer.ID || f.keyID != h.keyID {

@@ -11,7 +11,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"tags without the payload", "digest.go", "if !same || d.given != d.total {", "if _ = same; d.given != d.total {"},
 	{"a digest of another length", "digest.go", "if !same || d.given != d.total {", "if !same && d.given != d.total {"},
 	{"no look at the length before the tag", "session.go", "if n, err := FrameBytes(frame); err != nil || n != len(frame) {", "if false {"},
-	{"no replay window", "session.go", "case s.window.judge(seq) != nil:", "case false:"},
+	{"no replay window", "session.go", "case s.window.check(seq) != nil:", "case false:"},
 	// Wider by one changes nothing: that number has the bit of the highest one.
 	{"a window too wide", "window.go", "if w.highest-seq >= WindowNum {", "if w.highest-seq > WindowNum+1 {"},
 	{"a window one too narrow", "window.go", "if w.highest-seq >= WindowNum {", "if w.highest-seq >= WindowNum-1 {"},
@@ -20,7 +20,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"a window that remembers what it never saw", "window.go", "clear(w.seen[:])", "_ = w"},
 	{"numbers marked before the checks", "session.go", "head := getHead(header)\n", "head := getHead(header)\n\ts.window.mark(head.Seq)\n"},
 	{"gaps are not noticed", "session.go", "case s.ordered && seq != s.window.highest+1:", "case false:"},
-	{"fields before the tag", "session.go", "if !s.in.genuine(frame) {", "if reason := s.judge(frame[LengthBytes : len(frame)-TrailerBytes]); reason != 0 {\n\t\treturn Head{}, s.counters.refuse(reason)\n\t}\n\tif !s.in.genuine(frame) {"},
+	{"fields before the tag", "session.go", "if !s.in.genuine(frame) {", "if reason := s.check(frame[LengthBytes : len(frame)-TrailerBytes]); reason != 0 {\n\t\treturn Head{}, s.counters.refuse(reason)\n\t}\n\tif !s.in.genuine(frame) {"},
 	{"tags without the time", "mac.go", "frame[LengthBytes : len(frame)-tagBytes]", "frame[LengthBytes : len(frame)-TrailerBytes]"},
 	{"tags half compared", "mac.go", "hmac.Equal(s.tag(frame), frame[len(frame)-tagBytes:])", "hmac.Equal(s.tag(frame)[:16], frame[len(frame)-tagBytes:len(frame)-16])"},
 	{"one nanosecond too late", "mac.go", "return now-signed <= uint64(MaxSkew)", "return now-signed <= uint64(MaxSkew)+1"},

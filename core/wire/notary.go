@@ -66,15 +66,15 @@ func (n *Notary) Seal(dst, datagram []byte) ([]byte, error) {
 // Open checks a whole frame and returns what it says, a part of the frame's
 // memory. The errors are a Reason, wrapped.
 func (n *Notary) Open(frame []byte) ([]byte, error) {
-	if reason := n.judge(frame); reason != 0 {
+	if reason := n.check(frame); reason != 0 {
 		return nil, fmt.Errorf("datagram of %d bytes: %w", len(frame), n.counters.refuse(reason))
 	}
 	n.counters.accept()
 	return frame[LengthBytes+datagramHeadBytes : len(frame)-TrailerBytes], nil
 }
 
-// judge looks at length, key and tag, and only then at the rest.
-func (n *Notary) judge(frame []byte) Reason {
+// check looks at length, key and tag, and only then at the rest.
+func (n *Notary) check(frame []byte) Reason {
 	size := len(frame) - DatagramOverheadBytes
 	if size < 0 || size > MaxDatagramBytes || binary.LittleEndian.Uint32(frame) != uint32(len(frame)-LengthBytes) {
 		return ErrLength
@@ -82,7 +82,7 @@ func (n *Notary) judge(frame []byte) Reason {
 	b := frame[LengthBytes:]
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if reason := n.ring.judge(frame, kindDatagram); reason != 0 {
+	if reason := n.ring.check(frame, kindDatagram); reason != 0 {
 		return reason
 	}
 	switch {

@@ -22,8 +22,8 @@ func cut(src *rand.Rand, b []byte) [][]byte {
 	return append(list, nil)
 }
 
-// check passes a payload through a Digest in pieces.
-func check(d *Digest, head *Head, pieces [][]byte) error {
+// checkDigest passes a payload through a Digest in pieces.
+func checkDigest(d *Digest, head *Head, pieces [][]byte) error {
 	d.Begin(head)
 	for _, p := range pieces {
 		d.Write(p)
@@ -43,7 +43,7 @@ func TestWF5DigestOfPieces(t *testing.T) {
 			head := Head{Code: 1}
 			_, err := client.Seal(nil, &head, cut(src, payload)...)
 			require.NoError(t, err)
-			require.NoError(t, check(digest, &head, cut(src, payload)), size)
+			require.NoError(t, checkDigest(digest, &head, cut(src, payload)), size)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestWF3PayloadBits(t *testing.T) {
 	refuse := func(head *Head, payload []byte) {
 		t.Helper()
 		bad++
-		require.ErrorIs(t, check(digest, head, cut(src, payload)), ErrPayload)
+		require.ErrorIs(t, checkDigest(digest, head, cut(src, payload)), ErrPayload)
 		require.Equal(t, bad, server.counters.Refused(ErrPayload))
 	}
 	for _, size := range payloadSizes[1:] {
@@ -77,7 +77,7 @@ func TestWF3PayloadBits(t *testing.T) {
 		refuse(&head, payload[:size-1])
 		refuse(&head, append(clone(payload), 0))
 		refuse(&head, nil)
-		require.NoError(t, check(digest, &head, [][]byte{payload}))
+		require.NoError(t, checkDigest(digest, &head, [][]byte{payload}))
 	}
 }
 
@@ -90,10 +90,10 @@ func TestWF3ChunksDoNotCancelOut(t *testing.T) {
 	require.NoError(t, err)
 	swapped := append(clone(payload[ChunkBytes:2*ChunkBytes]), payload[:ChunkBytes]...)
 	swapped = append(swapped, payload[2*ChunkBytes:]...)
-	require.ErrorIs(t, check(server.NewDigest(), &head, [][]byte{swapped}), ErrPayload)
+	require.ErrorIs(t, checkDigest(server.NewDigest(), &head, [][]byte{swapped}), ErrPayload)
 	payload[5] ^= 0x40
 	payload[ChunkBytes+5] ^= 0x40
-	require.ErrorIs(t, check(server.NewDigest(), &head, [][]byte{payload}), ErrPayload)
+	require.ErrorIs(t, checkDigest(server.NewDigest(), &head, [][]byte{payload}), ErrPayload)
 }
 
 // bits are all bits of a short payload, and some of a long one.

@@ -173,7 +173,7 @@ func (s *Session) OpenHead(frame []byte) (Head, error) {
 		return Head{}, s.counters.refuse(ErrMAC)
 	}
 	header := frame[LengthBytes : len(frame)-TrailerBytes]
-	if reason := s.judge(header); reason != 0 {
+	if reason := s.check(header); reason != 0 {
 		return Head{}, s.counters.refuse(reason)
 	}
 	head := getHead(header)
@@ -196,8 +196,8 @@ func (s *Session) unserved(head *Head) Reason {
 	return 0
 }
 
-// judge looks at a genuine header; 0 means that it is acceptable.
-func (s *Session) judge(b []byte) Reason {
+// check looks at a genuine header; 0 means that it is acceptable.
+func (s *Session) check(b []byte) Reason {
 	seq := binary.LittleEndian.Uint64(b[16:])
 	switch {
 	case b[0] != Version:
@@ -212,7 +212,7 @@ func (s *Session) judge(b []byte) Reason {
 		return ErrSession
 	case Protection(b[2]) != s.protection:
 		return ErrProtection
-	case s.window.judge(seq) != nil:
+	case s.window.check(seq) != nil:
 		return ErrReplay
 	case s.ordered && seq != s.window.highest+1:
 		return ErrGap

@@ -32,9 +32,9 @@ func (r *ringSigners) current() (id uint32, sign *signer) {
 	return id, newSigner(nobodysKey()[:])
 }
 
-// judge says why a frame of at least eight bytes of header is not one that a key's holder has
+// check says why a frame of at least eight bytes of header is not one that a key's holder has
 // made, of this version and kind: the key's id stands at offset 4.
-func (r *ringSigners) judge(frame []byte, want kind) Reason {
+func (r *ringSigners) check(frame []byte, want kind) Reason {
 	b := frame[LengthBytes:]
 	sign := r.signer(binary.LittleEndian.Uint32(b[4:]))
 	switch {

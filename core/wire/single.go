@@ -170,7 +170,7 @@ func (s *Singles) Open(frame []byte) (SingleHead, error) {
 	head := getSingle(b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reason := s.judge(frame, b, &head)
+	reason := s.check(frame, b, &head)
 	if reason == 0 {
 		reason = s.admit(&head, signedAt(frame))
 	}
@@ -181,9 +181,9 @@ func (s *Singles) Open(frame []byte) (SingleHead, error) {
 	return head, nil
 }
 
-// judge looks at key and tag, and only then at the rest.
-func (s *Singles) judge(frame, b []byte, head *SingleHead) Reason {
-	if reason := s.ring.judge(frame, kindSingle); reason != 0 {
+// check looks at key and tag, and only then at the rest.
+func (s *Singles) check(frame, b []byte, head *SingleHead) Reason {
+	if reason := s.ring.check(frame, kindSingle); reason != 0 {
 		return reason
 	}
 	switch {
@@ -213,7 +213,7 @@ func (s *Singles) admit(head *SingleHead, signed uint64) Reason {
 		}
 		c = &singleClient{}
 	}
-	if c.numbers.judge(head.Request) != nil {
+	if c.numbers.check(head.Request) != nil {
 		return ErrReplay
 	}
 	c.numbers.mark(head.Request)

@@ -11,9 +11,9 @@ type window struct {
 	seen    [WindowNum / 64]uint64 // bit seq % WindowNum; only of the last WindowNum
 }
 
-// judge says whether a number is new, and ErrReplay if it may have been seen.
+// check says whether a number is new, and ErrReplay if it may have been seen.
 // Numbers begin at 1.
-func (w *window) judge(seq uint64) error {
+func (w *window) check(seq uint64) error {
 	if seq == 0 {
 		return ErrReplay
 	}
@@ -29,7 +29,7 @@ func (w *window) judge(seq uint64) error {
 	return nil
 }
 
-// mark notes a number that judge has accepted.
+// mark notes a number that check has accepted.
 func (w *window) mark(seq uint64) {
 	if seq > w.highest {
 		w.forget(seq)

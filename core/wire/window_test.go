@@ -48,7 +48,7 @@ func TestWF1WindowAgainstList(t *testing.T) {
 		for range 400 {
 			at += steps[src.IntN(len(steps))]
 			seq := at - min(at, src.Uint64N(WindowNum+3)*src.Uint64N(2))
-			require.Equal(t, s.isNew(seq), w.judge(seq) == nil, "%d after %d", seq, s.highest)
+			require.Equal(t, s.isNew(seq), w.check(seq) == nil, "%d after %d", seq, s.highest)
 			if s.isNew(seq) {
 				w.mark(seq)
 				s.numbers[seq] = true
@@ -84,25 +84,25 @@ func TestWF1WindowEdge(t *testing.T) {
 func TestWindowAtTheEnd(t *testing.T) {
 	var w window
 	w.mark(^uint64(0) - 1)
-	require.NoError(t, w.judge(^uint64(0)))
+	require.NoError(t, w.check(^uint64(0)))
 	w.mark(^uint64(0))
-	require.ErrorIs(t, w.judge(^uint64(0)), ErrReplay)
-	require.ErrorIs(t, w.judge(^uint64(0)-1), ErrReplay)
-	require.NoError(t, w.judge(^uint64(0)-2))
-	require.ErrorIs(t, w.judge(1), ErrReplay)
+	require.ErrorIs(t, w.check(^uint64(0)), ErrReplay)
+	require.ErrorIs(t, w.check(^uint64(0)-1), ErrReplay)
+	require.NoError(t, w.check(^uint64(0)-2))
+	require.ErrorIs(t, w.check(1), ErrReplay)
 }
 
 // WF7: what comes a little late is accepted for ever, although every bit of
 // the window has been used before.
 func TestWF7LateForEver(t *testing.T) {
-	for late := uint64(1); late < 5; late++ {
+	for behind := uint64(1); behind < 5; behind++ {
 		var w window
-		for seq := uint64(1); seq < 4*WindowNum; seq += late + 1 {
-			for n := range late + 1 {
-				next := seq + late - n // each group backwards
-				require.NoError(t, w.judge(next), next)
+		for seq := uint64(1); seq < 4*WindowNum; seq += behind + 1 {
+			for n := range behind + 1 {
+				next := seq + behind - n // each group backwards
+				require.NoError(t, w.check(next), next)
 				w.mark(next)
-				require.ErrorIs(t, w.judge(next), ErrReplay)
+				require.ErrorIs(t, w.check(next), ErrReplay)
 			}
 		}
 	}

@@ -82,11 +82,11 @@ func (p *Pending[T]) take(i int) T {
 }
 
 // Expire drops the connections that have been here for too long, and returns how many.
-func (p *Pending[T]) Expire(now time.Time) (late int) {
-	for ; len(p.list) > 0 && !now.Before(p.list[0].until); late++ {
+func (p *Pending[T]) Expire(now time.Time) (expired int) {
+	for ; len(p.list) > 0 && !now.Before(p.list[0].until); expired++ {
 		p.drop(p.take(0))
 	}
-	return late
+	return expired
 }
 
 // Next is when Expire has something to do; the zero time if there is no connection.

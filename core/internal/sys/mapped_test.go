@@ -62,26 +62,26 @@ func TestEpollRearms(t *testing.T) {
 	stop, err := NewEvent()
 	require.NoError(t, err)
 	defer stop.Close()
-	near, far, err := StreamPair()
+	dialled, accepted, err := StreamPair()
 	require.NoError(t, err)
-	defer near.Close()
+	defer dialled.Close()
 	wait := func(want int32) {
 		t.Helper()
 		got, err := e.Wait(nil)
 		require.NoError(t, err)
 		require.Equal(t, []int32{want}, got)
 	}
-	require.NoError(t, e.Add(near, 1))
-	_, err = Write(far, []byte{1})
+	require.NoError(t, e.Add(dialled, 1))
+	_, err = Write(accepted, []byte{1})
 	require.NoError(t, err)
 	wait(1)
-	require.NoError(t, e.Rearm(near, 2)) // the message is still there
+	require.NoError(t, e.Rearm(dialled, 2)) // the message is still there
 	wait(2)
-	require.NoError(t, e.RearmEnd(near, 3))
+	require.NoError(t, e.RearmEnd(dialled, 3))
 	require.NoError(t, Signal(stop))
 	time.Sleep(time.Millisecond)
 	require.NoError(t, e.Add(stop, 4))
 	wait(4) // and not the message
-	require.NoError(t, far.Close())
+	require.NoError(t, accepted.Close())
 	wait(3)
 }

@@ -35,9 +35,9 @@ func TestConnsAreNoted(t *testing.T) {
 	}()
 	c, err := DialNet(context.Background(), l.Addr().String())
 	require.NoError(t, err)
-	far := <-taken
+	accepted := <-taken
 	require.True(t, held(c.raw))
-	require.True(t, held(far.raw))
+	require.True(t, held(accepted.raw))
 
 	copied, err := c.File() // as a forked child has one
 	require.NoError(t, err)
@@ -45,12 +45,12 @@ func TestConnsAreNoted(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
 	require.False(t, held(c.raw))
-	require.NoError(t, far.SetReadDeadline(time.Now().Add(20*time.Second)))
-	n, err := far.Read(make([]byte, 1))
+	require.NoError(t, accepted.SetReadDeadline(time.Now().Add(20*time.Second)))
+	n, err := accepted.Read(make([]byte, 1))
 	require.Zero(t, n)
 	require.EqualError(t, err, "EOF", "the other side sees the end though there is a copy")
-	require.NoError(t, far.Close())
-	require.False(t, held(far.raw))
+	require.NoError(t, accepted.Close())
+	require.False(t, held(accepted.raw))
 
 	dials := 0
 	forked := func(nc net.Conn) { dials++; table.forks.Add(1); _ = nc }

@@ -43,14 +43,14 @@ func TestUnpaced(t *testing.T) {
 			require.NoError(t, err)
 			to = "127.0.0.1:" + port
 		}
-		near, err := DialNet(context.Background(), to)
+		dialled, err := DialNet(context.Background(), to)
 		require.NoError(t, err)
-		far, err := l.Accept()
+		accepted, err := l.Accept()
 		require.NoError(t, err)
-		require.Equal(t, unpacedControl, control(t, near.TCPConn), bound)
-		require.Equal(t, unpacedControl, control(t, far.(*Conn).TCPConn), bound)
-		require.NoError(t, near.Close())
-		require.NoError(t, far.Close())
+		require.Equal(t, unpacedControl, control(t, dialled.TCPConn), bound)
+		require.Equal(t, unpacedControl, control(t, accepted.(*Conn).TCPConn), bound)
+		require.NoError(t, dialled.Close())
+		require.NoError(t, accepted.Close())
 		require.NoError(t, l.Close())
 	}
 

@@ -10,8 +10,8 @@ import (
 // inMutants is in the environment of a test that runs in a build with mutants.
 const inMutants = "MOEWIRE_IN_MUTANTS"
 
-// verdict is a line of `go test -v` on a subtest.
-var verdict = regexp.MustCompile(`(?m)^    --- (\w+): \w+/(.*) \([0-9.]+s\)$`)
+// resultLine is a line of `go test -v` on a subtest.
+var resultLine = regexp.MustCompile(`(?m)^    --- (\w+): \w+/(.*) \([0-9.]+s\)$`)
 
 // Mutants is for a test of many mutants that are quick to find. The edits put all of
 // them into the package, each behind a question that a function of the package's
@@ -35,7 +35,7 @@ func Mutants(t *testing.T, edits ...Edit) bool {
 		t.Fatal(wrong)
 	}
 	out, err := testEdited(t, files, []string{"-v", "-run", "^" + t.Name() + "$"}, []string{inMutants + "=1"})
-	all := verdict.FindAllSubmatch(out, -1)
+	all := resultLine.FindAllSubmatch(out, -1)
 	if len(all) == 0 {
 		t.Fatalf("%v:\n%s", err, out)
 	}

@@ -77,32 +77,32 @@ func (r *Relay) Resets() int {
 func (r *Relay) serve() {
 	defer r.work.Done()
 	for {
-		near, err := r.listener.Accept()
+		client, err := r.listener.Accept()
 		if err != nil {
 			return
 		}
 		r.mu.Lock()
 		to := r.to
 		r.mu.Unlock()
-		far, err := net.Dial("tcp", to)
+		server, err := net.Dial("tcp", to)
 		if err != nil {
-			abort(near)
+			abort(client)
 			continue
 		}
-		r.pass(near, far)
+		r.pass(client, server)
 	}
 }
 
-func (r *Relay) pass(near, far net.Conn) {
+func (r *Relay) pass(client, server net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		abort(near)
-		abort(far)
+		abort(client)
+		abort(server)
 		return
 	}
-	r.conns[near], r.conns[far] = true, true
-	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+	r.conns[client], r.conns[server] = true, true
+	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
 		budget := int64(1) << 62
 		if r.budget != nil {
 			budget = r.budget()

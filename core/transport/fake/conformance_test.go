@@ -45,8 +45,8 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 			}
 			return list
 		},
-		Kill: func(_ testing.TB, victim transport.Transport) {
-			fake.Kill(victim)
+		Kill: func(_ testing.TB, killed transport.Transport) {
+			fake.Kill(killed)
 		},
 		Timeout: testTimeout(),
 		// Under the race detector, and in chunks, more takes long.

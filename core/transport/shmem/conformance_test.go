@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 					return list
 				},
 				Memory:      memory,
-				Kill:        func(_ testing.TB, victim transport.Transport) { shmem.Kill(victim) },
+				Kill:        func(_ testing.TB, killed transport.Transport) { shmem.Kill(killed) },
 				FlowControl: true,
 				NumSkips:    0,
 			})

@@ -57,7 +57,7 @@ type Endpoint struct {
 
 	failure string // why the endpoint failed by itself, until the event was polled
 
-	near, far spans // of the copy in progress
+	local, remote spans // of the copy in progress
 }
 
 func newEndpoint(t *Transport, slot uint32, spec transport.EndpointSpec) (*Endpoint, error) {

@@ -7,8 +7,8 @@ const ownerDied = 0x40000000
 
 // Kill does what the kernel does when a process ends: connections and mappings go, and no
 // peer is told.
-func Kill(victim transport.Transport) {
-	t := victim.(*Transport)
+func Kill(killed transport.Transport) {
+	t := killed.(*Transport)
 	t.connManager.close()
 	t.table.word(tableHolderOff).Or(ownerDied) // the connection manager has let it go, as it does at Close
 	t.all(func(e *Endpoint) {

@@ -138,18 +138,18 @@ func adopt(t *testing.T, f *os.File) *sys.FD {
 	return fds[0]
 }
 
-func TestMapFar(t *testing.T) {
+func TestMapRemote(t *testing.T) {
 	file := shrinkable(t)
 	defer file.Close()
-	_, err := mapFar(file, 1, true)
+	_, err := mapRemote(file, 1, true)
 	require.Error(t, err, "a file that can shrink")
 	m, err := sys.NewMemfd("memory")
 	require.NoError(t, err)
 	defer m.Close()
 	require.NoError(t, sys.Grow(m, 4096))
-	_, err = mapFar(m, 4097, true)
+	_, err = mapRemote(m, 4097, true)
 	require.ErrorContains(t, err, "4096 bytes")
-	got, err := mapFar(m, 0, true)
+	got, err := mapRemote(m, 0, true)
 	require.NoError(t, err)
 	require.Len(t, got.Bytes(), 4096)
 	require.NoError(t, got.Unmap())

@@ -26,21 +26,21 @@ type peer struct {
 	version, holder                         *atomic.Uint64 // in its table
 	seen                                    uint64         // version at the last look for memories that are gone
 
-	memories [MaxMemories]*farMemory
-	asked    uint64     // the memory that it was asked for; 0 none
-	arrived  *farMemory // the answer, until update
-	gone     bool       // its process has ended, or closed the endpoint
+	memories [MaxMemories]*remoteMemory
+	asked    uint64        // the memory that it was asked for; 0 none
+	arrived  *remoteMemory // the answer, until update
+	gone     bool          // its process has ended, or closed the endpoint
 }
 
-// farMemory is memory of the peer.
-type farMemory struct {
+// remoteMemory is memory of the peer.
+type remoteMemory struct {
 	id      uint64
 	mapping *sys.Mapping // nil: the peer has none under that number
 }
 
-// mapFar maps memory that another process has made. Its size is checked, and
+// mapRemote maps memory that another process has made. Its size is checked, and
 // that it can never shrink nor lose pages: touching it cannot raise SIGBUS.
-func mapFar(fd *sys.FD, least int64, write bool) (*sys.Mapping, error) {
+func mapRemote(fd *sys.FD, least int64, write bool) (*sys.Mapping, error) {
 	fixed, err := sys.CannotShrink(fd)
 	if err != nil {
 		return nil, err
@@ -73,9 +73,9 @@ func newPeer(m message, fds []*sys.FD) (*peer, error) {
 	}
 	p := &peer{slot: m.slot}
 	var errs [3]error
-	p.bellMemory, errs[0] = mapFar(fds[0], bellBytes, true)
-	p.table, errs[1] = mapFar(fds[1], tableBytes, false)
-	p.lane, errs[2] = mapFar(fds[2], laneBytes, false)
+	p.bellMemory, errs[0] = mapRemote(fds[0], bellBytes, true)
+	p.table, errs[1] = mapRemote(fds[1], tableBytes, false)
+	p.lane, errs[2] = mapRemote(fds[2], laneBytes, false)
 	err := errors.Join(errs[:]...)
 	if err == nil {
 		err = p.open()
@@ -121,7 +121,7 @@ func (p *peer) close() {
 	}
 }
 
-func (m *farMemory) unmap() {
+func (m *remoteMemory) unmap() {
 	if m != nil && m.mapping != nil {
 		_ = m.mapping.Unmap() // cannot fail: it is mapped
 	}
@@ -188,10 +188,10 @@ func (p *peer) answered(id uint64, fd *sys.FD) error {
 	if id == 0 || id != p.asked || p.arrived != nil {
 		return errors.New("an answer to what was not asked")
 	}
-	m := &farMemory{id: id}
+	m := &remoteMemory{id: id}
 	if fd != nil {
 		var err error
-		if m.mapping, err = mapFar(fd, 0, true); err != nil {
+		if m.mapping, err = mapRemote(fd, 0, true); err != nil {
 			return err
 		}
 	}

@@ -164,7 +164,7 @@ func (e *Endpoint) step(q *ring[int]) (spent int, did bool) {
 // peer.reach.
 const waits = nonsense + 1
 
-// reach finds the memory of the peer that a request is about, in far.
+// reach finds the memory of the peer that a request is about, in remote.
 func (e *Endpoint) reach(r *request) (memory uint64, l lookup) {
 	if needsReceive(r.op) {
 		if l := e.takeReceive(); l != found {
@@ -172,14 +172,14 @@ func (e *Endpoint) reach(r *request) (memory uint64, l lookup) {
 		}
 	}
 	if r.op == transport.OpSend {
-		return e.match.resolve(e.peer, min(uint64(r.numBytes), e.match.numBytes), &e.far)
+		return e.match.resolve(e.peer, min(uint64(r.numBytes), e.match.numBytes), &e.remote)
 	}
 	need := transport.AccessWrite
 	if r.op == transport.OpRead {
 		need = transport.AccessRead
 	}
 	mem, memory, l := e.peer.reach(r.remote, r.remoteOff, int64(r.numBytes), need)
-	e.far.one(mem)
+	e.remote.one(mem)
 	return memory, l
 }
 
@@ -218,8 +218,8 @@ func (e *Endpoint) copyChunk(q *ring[int], i int) (spent int) {
 	if !e.mayTouch(mark) {
 		return requestBytes // the next look finds out what it is
 	}
-	r.near(&e.near)
-	dst, src := &e.far, &e.near
+	r.local(&e.local)
+	dst, src := &e.remote, &e.local
 	if r.op == transport.OpRead {
 		dst, src = src, dst
 	}

@@ -57,8 +57,8 @@ func (s *slots) release(i int) {
 // hold notes the pieces of a request. Their regions are in use already.
 func (r *request) hold(pieces []transport.Piece) { r.numPieces = copy(r.pieces[:], pieces) }
 
-// near lists the memory of a request.
-func (r *request) near(list *spans) {
+// local lists the memory of a request.
+func (r *request) local(list *spans) {
 	if r.isInline {
 		list.one(r.inline[:r.numBytes])
 		return

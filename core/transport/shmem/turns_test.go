@@ -79,9 +79,9 @@ func TestRequestsTakeTurns(t *testing.T) {
 	p := connected(t, size)
 	ep, err := p.tr[0].NewEndpoint(transport.EndpointSpec{SendDepth: 8, RecvDepth: 1})
 	require.NoError(t, err)
-	far, err := p.tr[1].NewEndpoint(transport.EndpointSpec{SendDepth: 8, RecvDepth: 1})
+	remote, err := p.tr[1].NewEndpoint(transport.EndpointSpec{SendDepth: 8, RecvDepth: 1})
 	require.NoError(t, err)
-	other := &pair{t: t, ep: [2]*Endpoint{ep.(*Endpoint), far.(*Endpoint)}}
+	other := &pair{t: t, ep: [2]*Endpoint{ep.(*Endpoint), remote.(*Endpoint)}}
 	other.connect()
 	write := func(id uint64) transport.SendRequest {
 		return transport.SendRequest{ID: id, Op: transport.OpWrite, Local: p.piece(0, 0, size), Remote: p.region[1].Remote()}

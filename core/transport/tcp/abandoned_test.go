@@ -30,7 +30,7 @@ func TestAbandonedDialForgetsKeys(t *testing.T) {
 	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer unresponsive.Close()
-	_, ep, _ := victim(t, Config{HandshakeTimeout: 50 * time.Millisecond})
+	_, ep, _ := newListening(t, Config{HandshakeTimeout: 50 * time.Millisecond})
 	stop, err := sys.NewEvent()
 	require.NoError(t, err)
 	defer stop.Close()

@@ -258,7 +258,7 @@ func TestConnectEndsWhereAnotherIsAwaited(t *testing.T) {
 // one; the network brings the sockets of both, and not yet the end of the first. They are
 // not taken for one set, whichever comes last.
 func TestSocketsOfTwoAttempts(t *testing.T) {
-	tr, ep, ring := victim(t, Config{NumSockets: 2})
+	tr, ep, ring := newListening(t, Config{NumSockets: 2})
 	dial := func(index int, attempt uint32) net.Conn {
 		t.Helper()
 		done := tr.counters.Joined.Load() + tr.counters.NotWanted.Load()
@@ -297,7 +297,7 @@ func TestSocketsOfTwoAttempts(t *testing.T) {
 // TestAnotherPeerReplacesTheSet: until Connect says which peer to wait for, sockets of
 // two peers are no set, either.
 func TestAnotherPeerReplacesTheSet(t *testing.T) {
-	_, ep, _ := victim(t, Config{NumSockets: 2})
+	_, ep, _ := newListening(t, Config{NumSockets: 2})
 	socket := newSockets(t)
 	for _, j := range []join{{from: token{1}, index: 1}, {index: 0}} {
 		j.num, j.sendDepth, j.recvDepth = 2, 1, 1
@@ -332,7 +332,7 @@ func TestFormat(t *testing.T) {
 
 // TestAnotherVersionIsRefused: a dialler with another version's join is told.
 func TestAnotherVersionIsRefused(t *testing.T) {
-	tr, ep, ring := victim(t, Config{})
+	tr, ep, ring := newListening(t, Config{})
 	j := join{to: ep.token, num: 1, sendDepth: 4, recvDepth: 4}
 	config := clientConfig(ring, j)
 	config.Blob[0]--

@@ -10,7 +10,7 @@ import (
 )
 
 // arrive looks at a message before its payload and says where that goes.
-func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *region, v verdict) {
+func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *region, v action) {
 	ep.mu.Lock()
 	before := ep.out.head
 	if !ep.takeTotals(m) {

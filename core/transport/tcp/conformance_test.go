@@ -55,8 +55,8 @@ func mapped(t testing.TB, sizeBytes int) ([]byte, func()) {
 }
 
 // kill does what the end of the process does.
-func kill(t testing.TB, victim transport.Transport) {
-	tr := victim.(*Transport)
+func kill(t testing.TB, killed transport.Transport) {
+	tr := killed.(*Transport)
 	for i := range tr.conns {
 		if c := tr.conns[i].Load(); c != nil {
 			c.ep.io.Lock()

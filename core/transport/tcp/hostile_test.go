@@ -28,9 +28,9 @@ func snapshot(tr *Transport) string {
 	return s
 }
 
-// victim is a listening transport with an endpoint that is not connected, and what one
+// newListening is a listening transport with an endpoint that is not connected, and what one
 // needs to dial it.
-func victim(t *testing.T, config Config) (*Transport, *endpoint, *wire.Keyring) {
+func newListening(t *testing.T, config Config) (*Transport, *endpoint, *wire.Keyring) {
 	config.Keyring = wire.GenerateKeyring()
 	tr := openOne(t, config)
 	ep, err := tr.NewEndpoint(transport.EndpointSpec{SendDepth: 4, RecvDepth: 4})
@@ -104,7 +104,7 @@ func asTimeout(err error, target *net.Error) bool {
 // TestWF1UnauthenticatedChangeNothing: what comes from a client that does not know the
 // key, or was recorded, ends with the connection and a count.
 func TestWF1UnauthenticatedChangeNothing(t *testing.T) {
-	tr, ep, ring := victim(t, Config{HandshakeTimeout: 300 * time.Millisecond})
+	tr, ep, ring := newListening(t, Config{HandshakeTimeout: 300 * time.Millisecond})
 	recorded := hello(t, ring, ep.token)
 	flip := func(i int) []byte {
 		b := bytes.Clone(hello(t, ring, ep.token))
@@ -152,7 +152,7 @@ func TestWF1UnauthenticatedChangeNothing(t *testing.T) {
 }
 
 func TestRandomBytesChangeNothing(t *testing.T) {
-	tr, _, _ := victim(t, Config{})
+	tr, _, _ := newListening(t, Config{})
 	before := snapshot(tr)
 	noise := make([]byte, 10_000)
 	for i := range uint64(50) {
@@ -232,7 +232,7 @@ func TestProtectionIsPinned(t *testing.T) {
 // TestParkedSockets: sockets that say different things of their connection do not become
 // one, even from a peer with the key.
 func TestParkedSockets(t *testing.T) {
-	_, ep, _ := victim(t, Config{NumSockets: 8})
+	_, ep, _ := newListening(t, Config{NumSockets: 8})
 	ep.rendezvous.begun = true // as Connect does; the peer's token is zero
 	defer func() { ep.rendezvous.begun = false }()
 	ep.rendezvous.arrived = make(chan struct{}, 1)

@@ -109,18 +109,18 @@ func (ep *endpoint) completeRecv(op *recvOp, status transport.Status) {
 	ep.t.done.push(c, ep)
 }
 
-// verdict is what becomes of a message.
-type verdict int
+// action is what becomes of a message.
+type action int
 
 const (
-	place     verdict = iota // its payload goes to dst, or it has none
-	refuse                   // the request is not possible
-	violation                // no peer says this
+	place     action = iota // its payload goes to dst, or it has none
+	refuse                  // the request is not possible
+	violation               // no peer says this
 )
 
 // begin looks at a message that asks for something, before its payload; the
 // caller holds mu. Of a write it returns the region that the payload goes to.
-func (ep *endpoint) begin(m *message, n int, dst [][]byte) (list [][]byte, r *region, v verdict) {
+func (ep *endpoint) begin(m *message, n int, dst [][]byte) (list [][]byte, r *region, v action) {
 	op := ep.in.find(m)
 	if op == nil || n > op.unasked {
 		return dst, nil, violation
@@ -169,7 +169,7 @@ func (in *incoming) find(m *message) *inOp {
 	return op
 }
 
-func (in *incoming) placeSend(m *message, n int, dst [][]byte) ([][]byte, verdict) {
+func (in *incoming) placeSend(m *message, n int, dst [][]byte) ([][]byte, action) {
 	op := in.at(m.recv)
 	if int(m.total) > op.room {
 		return dst, refuse
@@ -179,7 +179,7 @@ func (in *incoming) placeSend(m *message, n int, dst [][]byte) ([][]byte, verdic
 
 // beginRead queues the answer. The read counts as carried out: its bytes tell the peer
 // that it is complete.
-func (ep *endpoint) beginRead(m *message, op *inOp) verdict {
+func (ep *endpoint) beginRead(m *message, op *inOp) action {
 	in := &ep.in
 	if m.total != 0 && ep.t.target(m.key, m.off, uint64(m.total), transport.AccessRead) == nil {
 		return refuse

@@ -158,7 +158,7 @@ func (l *listener) admit(socket *sys.FD) {
 func (l *listener) greet(fd *sys.FD) {
 	l.t.counters.Accepted.Add(1)
 	config := l.t.wire
-	config.Accept = l.judge
+	config.Accept = l.checkPeer
 	shake, err := wire.NewHandshake(wire.RoleServer, config)
 	l.last++
 	if err == nil {
@@ -180,9 +180,9 @@ func (l *listener) greet(fd *sys.FD) {
 	l.advance(g)
 }
 
-// judge looks at what the dialler has said of itself. It changes nothing: this may be a
+// checkPeer looks at what the dialler has said of itself. It changes nothing: this may be a
 // recording.
-func (l *listener) judge(p wire.Peer) ([]byte, error) {
+func (l *listener) checkPeer(p wire.Peer) ([]byte, error) {
 	j, ok := decodeJoin(p.Blob)
 	ep := l.t.find(j.to)
 	if !ok || j.num > l.t.config.NumSockets || ep == nil || !ep.waitsFor(j.from) {
@@ -251,7 +251,7 @@ func (l *listener) step(g *pendingConn, in []byte) bool {
 func (l *listener) join(g *pendingConn) {
 	l.pending.Remove(g)
 	delete(l.waiting, g.token)
-	j, _ := decodeJoin(g.shake.Peer().Blob) // judge has seen it
+	j, _ := decodeJoin(g.shake.Peer().Blob) // checkPeer has seen it
 	err := l.poller.Remove(g.fd)
 	ep := l.t.find(j.to)
 	if err != nil || ep == nil || !ep.offer(parked{fd: g.fd, session: g.shake.Session(), join: j}) {

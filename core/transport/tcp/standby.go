@@ -34,7 +34,7 @@ func (t *Transport) sleep(s *sleeper, d time.Duration) error {
 		return nil
 	}
 	s.asleep.Store(true)
-	d = t.nap(d) // a goroutine that was not asleep was not told of a new deadline
+	d = t.sleepLimit(d) // a goroutine that was not asleep was not told of a new deadline
 	if t.isDue(s) {
 		d = 0
 	}

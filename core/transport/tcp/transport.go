@@ -226,8 +226,8 @@ func (t *Transport) news() bool {
 	return t.done.num.Load() > 0 || t.events.num.Load() > 0 || t.woken.Load()
 }
 
-// nap shortens a sleep (negative: for ever) while something has a deadline of its own.
-func (t *Transport) nap(d time.Duration) time.Duration {
+// sleepLimit shortens a sleep (negative: for ever) while something has a deadline of its own.
+func (t *Transport) sleepLimit(d time.Duration) time.Duration {
 	if t.short.Load() > 0 && (d < 0 || d > lookEvery) {
 		return lookEvery
 	}

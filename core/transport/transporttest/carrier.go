@@ -22,7 +22,7 @@ type TransportHarness struct {
 	// Kill makes a transport vanish as when its process ends, and frees what
 	// it held: the suite does not call it any more. Nil where that cannot be
 	// played in one process: the case Vanish must be skipped then.
-	Kill func(t testing.TB, victim transport.Transport)
+	Kill func(t testing.TB, killed transport.Transport)
 	// FlowControl says that a send, or a write with immediate, waits when the
 	// peer has no receive posted. Else it ends with StatusNoReceive.
 	FlowControl bool

@@ -246,7 +246,7 @@ func carrierVanish(c *carrierTest) {
 	local := c.memory(0, size*8, transport.AccessWrite|transport.AccessRead)
 	remote := c.memory(1, size*8, transport.AccessWrite|transport.AccessRead)
 	a, b := c.pair(0, 1)
-	near, far := c.pair(0, 2)
+	sender, receiver := c.pair(0, 2)
 	c.load(b, remote, local, size)
 	c.load(a, local, remote, size)
 	c.kill(1)
@@ -256,10 +256,10 @@ func carrierVanish(c *carrierTest) {
 	}
 	c.until("everything outstanding has ended", func() bool { return a.outstanding() == 0 })
 	c.until("the failure was reported", func() bool { return a.failed == 1 })
-	received := far.recv(nil)
-	near.awaitOK(near.send(transport.SendRequest{Op: transport.OpSend}), 0)
-	far.awaitOK(received, 0)
-	if near.failed+far.failed != 0 {
+	received := receiver.recv(nil)
+	sender.awaitOK(sender.send(transport.SendRequest{Op: transport.OpSend}), 0)
+	receiver.awaitOK(received, 0)
+	if sender.failed+receiver.failed != 0 {
 		c.Error("an endpoint failed that has nothing to do with the lost peer")
 	}
 }

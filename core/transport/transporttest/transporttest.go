@@ -242,7 +242,7 @@ func testLost(t *testing.T, h Harness) {
 	if h.Kill == nil {
 		return
 	}
-	victim := domains[0].Process(2)
+	killed := domains[0].Process(2)
 	ticket := domains[0].PrepareSleep()
 	h.Kill(domains[1], 2)
 	start := time.Now()
@@ -250,10 +250,10 @@ func testLost(t *testing.T, h Harness) {
 	if d := time.Since(start); d > testTimeout/2 {
 		t.Errorf("a loss did not end the sleep: %v", d)
 	}
-	if err := victim.Lost(); !errors.Is(err, domain.ErrExited) {
+	if err := killed.Lost(); !errors.Is(err, domain.ErrExited) {
 		t.Errorf("Lost gives %v", err)
 	}
-	if !victim.Dying() {
+	if !killed.Dying() {
 		t.Error("a dead rank is not dying")
 	}
 	mustLive(t, domains[0], 0)

@@ -45,7 +45,7 @@ func choose(sysfs string, known []Device, names []string, c *Config) ([]NIC, err
 			devices = append(devices, d)
 		}
 	}
-	nics := nicsOf(spread(sysfs, nearestIn(sysfs, devices, c.Near), c))
+	nics := nicsOf(rotate(sysfs, nearestIn(sysfs, devices, c.Near), c))
 	if len(known) == 0 { // sysfs is hidden
 		for _, name := range names {
 			if c.Devices.allows(name, max(c.Port, 1)) {
@@ -59,9 +59,9 @@ func choose(sysfs string, known []Device, names []string, c *Config) ([]NIC, err
 	return nics, nil
 }
 
-// spread moves the devices that are as good as the first one round, so that
+// rotate moves the devices that are as good as the first one round, so that
 // each turn has another one in front.
-func spread(sysfs string, sorted []Device, c *Config) []Device {
+func rotate(sysfs string, sorted []Device, c *Config) []Device {
 	equal := 0
 	path := pathOf(sysfs, c.Near)
 	for equal < len(sorted) && compare(path, sorted[0], sorted[equal], c.Near) == 0 {

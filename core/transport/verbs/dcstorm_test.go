@@ -56,12 +56,12 @@ func dcStorm(t *testing.T, rng *rand.Rand) {
 	for i, e := range ends {
 		posters.Go(func() { accepted[i] = stormPost(t, e, uint64(i), region) })
 	}
-	victim, when := ends[rng.IntN(len(ends))], rng.IntN(50)
+	retired, when := ends[rng.IntN(len(ends))], rng.IntN(50)
 	posters.Go(func() {
 		for range when {
 			runtime.Gosched()
 		}
-		assert.NoError(t, retireAgain(victim))
+		assert.NoError(t, retireAgain(retired))
 	})
 	ended := stormPoll(t, tr, &posters)
 	for i, e := range ends {

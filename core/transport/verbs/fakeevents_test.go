@@ -168,7 +168,7 @@ func TestDeviceIsRemoved(t *testing.T) {
 	t.Run("not told", func(t *testing.T) { testRemoved(t, false) })
 }
 
-func testRemoved(t *testing.T, told bool) {
+func testRemoved(t *testing.T, announced bool) {
 	f := newFake(t)
 	tr, err := f.tryOpen(Config{})
 	require.NoError(t, err)
@@ -183,7 +183,7 @@ func testRemoved(t *testing.T, told bool) {
 
 	f.calls, f.removed = nil, true
 	require.NoError(t, sys.Signal(f.async))
-	if told {
+	if announced {
 		f.raise(libibverbs.AsyncEvent{Type: libibverbs.EventDeviceFatal})
 	}
 	require.NoError(t, tr.Wait(time.Minute))

@@ -91,17 +91,17 @@ func pairOnPorts(t *testing.T, f *fakeLib) (ends [2]*onPorts) {
 func talk(t *testing.T, rng *rand.Rand, ends [2]*onPorts, num int, meanwhile func()) {
 	t.Helper()
 	goal, at := ends[0].received+num, rng.IntN(2*num)
-	for until, heard := time.Now().Add(testTimeout), 0; ends[0].received < goal || ends[1].received < goal; {
+	for until, numTaken := time.Now().Add(testTimeout), 0; ends[0].received < goal || ends[1].received < goal; {
 		moved := false
 		for r, e := range ends {
 			if e.sent < goal && e.say(t, 1-r) {
 				moved = true
 			}
-			if e.hear(t, 1-r) {
-				if moved = true; heard == at {
+			if e.takeMessage(t, 1-r) {
+				if moved = true; numTaken == at {
 					meanwhile()
 				}
-				heard++
+				numTaken++
 			}
 			require.NoError(t, e.link.Err())
 		}
@@ -126,8 +126,8 @@ func (e *onPorts) say(t *testing.T, to int) bool {
 	return true
 }
 
-// hear takes a message if there is one: it must be the next, and whole.
-func (e *onPorts) hear(t *testing.T, from int) bool {
+// takeMessage takes a message if there is one: it must be the next, and whole.
+func (e *onPorts) takeMessage(t *testing.T, from int) bool {
 	message := e.set.Next(from)
 	if message == nil {
 		return false
