@@ -63,10 +63,10 @@ func (s *Store) leaveCopy(b *index.Block) {
 	}
 }
 
-// buryCopies makes the records none that a block has left behind.
-func (s *Store) buryCopies(h record.Hash) {
+// eraseCopies makes the records none that a block has left behind.
+func (s *Store) eraseCopies(h record.Hash) {
 	taken := s.copies.take(h, func(segment uint16) { s.segments[segment].refs.Add(1) })
 	for i := range taken {
-		_ = s.bury(&taken[i]) // the next flush tries again
+		_ = s.erase(&taken[i]) // the next flush tries again
 	}
 }

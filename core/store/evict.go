@@ -73,8 +73,8 @@ func newest(each func(func(*index.Block)), low, high uint64, bytes int64) (since
 	return low, bytes
 }
 
-// verdict says what of all blocks stays, when one segment is reclaimed.
-type verdict struct {
+// evictionPlan says what of all blocks stays, when one segment is reclaimed.
+type evictionPlan struct {
 	pinned      map[record.Hash]bool
 	since       uint64  // stamps from here on are hot
 	hotBytes    []int64 // of each segment
@@ -85,11 +85,11 @@ type verdict struct {
 // evicted. It reports whether the segment is free, or will be once its readers end. While the medium fails no block is
 // evicted: it would make no room. The caller holds mu, which is released meanwhile.
 func (s *Store) reclaim() bool {
-	if s.reclaiming || s.owes() || s.inDoubt() != nil {
+	if s.reclaiming || s.erasesDue() || s.inDoubt() != nil {
 		return false
 	}
 	s.reclaiming = true
-	v, at := s.condemn()
+	v, at := s.chooseSegment()
 	done := false
 	for tries := 0; tries < mostTries && !done; tries++ {
 		if at = s.orWithoutMoves(at, v); at == none {
@@ -98,7 +98,7 @@ func (s *Store) reclaim() bool {
 		if done = s.emptyUnlocked(at, v); !done && s.segments[at].mayBeWritten() {
 			break // it is not this segment that fails
 		}
-		at = s.victim(v)
+		at = s.candidate(v)
 	}
 	s.reclaiming = false
 	s.turn()
@@ -106,7 +106,7 @@ func (s *Store) reclaim() bool {
 }
 
 // emptyUnlocked is empty for a caller that holds mu, which is released meanwhile.
-func (s *Store) emptyUnlocked(at int, v *verdict) bool {
+func (s *Store) emptyUnlocked(at int, v *evictionPlan) bool {
 	g := &s.segments[at]
 	g.state = stateEmptying
 	g.refs.Add(1) // end takes it back: nothing of it is begun anew before
@@ -115,41 +115,41 @@ func (s *Store) emptyUnlocked(at int, v *verdict) bool {
 	return s.empty(at, v)
 }
 
-// orWithoutMoves is the victim, or another one where that has blocks that stay and there is no room for them. The caller holds mu,
+// orWithoutMoves is the candidate, or another one where that has blocks that stay and there is no room for them. The caller holds mu,
 // which is released meanwhile.
-func (s *Store) orWithoutMoves(victim int, v *verdict) int {
-	if victim != none && v.hotBytes[victim] > 0 && !s.canMove() {
-		return s.victimWithoutMoves(v)
+func (s *Store) orWithoutMoves(candidate int, v *evictionPlan) int {
+	if candidate != none && v.hotBytes[candidate] > 0 && !s.canMove() {
+		return s.candidateWithoutMoves(v)
 	}
-	return victim
+	return candidate
 }
 
-// condemn judges all blocks, and chooses the victim. The caller holds mu, which is released meanwhile.
-func (s *Store) condemn() (v *verdict, victim int) {
+// chooseSegment plans with all blocks, and chooses the candidate. The caller holds mu, which is released meanwhile.
+func (s *Store) chooseSegment() (v *evictionPlan, candidate int) {
 	most := s.mostHot()
-	v = s.judgeUnlocked(most)
-	victim = s.victim(v)
-	if most == math.MaxInt64 && victim != none && v.hotBytes[victim] > s.mostKept() {
+	v = s.planUnlocked(most)
+	candidate = s.candidate(v)
+	if most == math.MaxInt64 && candidate != none && v.hotBytes[candidate] > s.mostKept() {
 		// The dead bytes lie in segments that cannot be had: some blocks have to go, and not the ones that lie last.
-		v = s.judgeUnlocked(s.live.Load() * hotShare / 8)
-		victim = s.victim(v)
+		v = s.planUnlocked(s.live.Load() * hotShare / 8)
+		candidate = s.candidate(v)
 	}
-	return v, victim
+	return v, candidate
 }
 
-// judgeUnlocked is judge for a caller that holds mu, which is released meanwhile.
-func (s *Store) judgeUnlocked(mostHot int64) *verdict {
+// planUnlocked is planEviction for a caller that holds mu, which is released meanwhile.
+func (s *Store) planUnlocked(mostHot int64) *evictionPlan {
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	return s.judge(mostHot)
+	return s.planEviction(mostHot)
 }
 
 // mostKept is how many bytes of a segment are written again at most.
 func (s *Store) mostKept() int64 { return s.medium.SegmentBytes() * keepShare / 4 }
 
-// judge looks at all blocks, of which so many bytes are hot at most.
-func (s *Store) judge(mostHot int64) *verdict {
-	v := &verdict{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments)), pinnedBytes: make([]int64, len(s.segments))}
+// planEviction looks at all blocks, of which so many bytes are hot at most.
+func (s *Store) planEviction(mostHot int64) *evictionPlan {
+	v := &evictionPlan{pinned: s.pins.now(), hotBytes: make([]int64, len(s.segments)), pinnedBytes: make([]int64, len(s.segments))}
 	v.since = s.cfg.Policy.HotSince(s.index.Each, mostHot)
 	s.index.Each(func(b *index.Block) {
 		if s.isHot(b, v) {
@@ -177,7 +177,7 @@ func (s *Store) mostHot() int64 {
 	return live * hotShare / 8
 }
 
-func (s *Store) isHot(b *index.Block, v *verdict) bool {
+func (s *Store) isHot(b *index.Block, v *evictionPlan) bool {
 	return v.pinned[b.Hash] || b.Stamp >= v.since && !s.isOrphan(b)
 }
 
@@ -200,14 +200,14 @@ func (s *Store) canMove() bool {
 
 func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)) }
 
-// victim is the segment to be reclaimed, or none: also if one that is not sealed yet has fewer hot bytes, since to move the
+// candidate is the segment to be reclaimed, or none: also if one that is not sealed yet has fewer hot bytes, since to move the
 // others would make no room. The caller holds mu.
-func (s *Store) victim(v *verdict) int {
+func (s *Store) candidate(v *evictionPlan) int {
 	return s.coldest(v, func(int) bool { return true })
 }
 
-// coldest is the victim among the segments that may be taken.
-func (s *Store) coldest(v *verdict, may func(at int) bool) int {
+// coldest is the candidate among the segments that may be taken.
+func (s *Store) coldest(v *evictionPlan, may func(at int) bool) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
@@ -224,11 +224,11 @@ func (s *Store) coldest(v *verdict, may func(at int) bool) int {
 	return best
 }
 
-// victimWithoutMoves is for a store that has no segment left for blocks that are moved, as after a kill while one was being
+// candidateWithoutMoves is for a store that has no segment left for blocks that are moved, as after a kill while one was being
 // emptied, or where the disk is smaller than the store: it takes a segment that has no pinned blocks, and none of its blocks
 // stays. A disk that cannot be written to must not cost all blocks in this way: where segments that are not used fail, others
 // have to lack room.
-func (s *Store) victimWithoutMoves(v *verdict) int {
+func (s *Store) candidateWithoutMoves(v *evictionPlan) int {
 	if s.hasBroken() && s.numNoRoom == 0 || s.starting || s.numFree() > 0 {
 		return none
 	}
@@ -239,13 +239,13 @@ func (s *Store) victimWithoutMoves(v *verdict) int {
 // empty moves the hot blocks of a segment to the open one, then evicts the others. Where one of the former has no other place it
 // stops: the segment stays as it is, without those that were moved. So it does if the medium fails. It reports whether the
 // segment was made none.
-func (s *Store) empty(at int, v *verdict) bool {
+func (s *Store) empty(at int, v *evictionPlan) bool {
 	if err := s.checkWrites(at); err != nil {
 		s.stay(at, err)
 		return false
 	}
 	for s.moveHot(at, v) {
-		s.buryStale(at)
+		s.eraseStale(at)
 		if err := s.flushMoved(at); err != nil {
 			s.stay(at, err)
 			return false
@@ -258,19 +258,19 @@ func (s *Store) empty(at int, v *verdict) bool {
 	return false
 }
 
-// buryStale makes the records none that blocks of a segment, which are evicted next, have left in segments that stayed. Else the
+// eraseStale makes the records none that blocks of a segment, which are evicted next, have left in segments that stayed. Else the
 // next Open would find them, though the key had another block in between.
-func (s *Store) buryStale(at int) {
+func (s *Store) eraseStale(at int) {
 	for _, h := range s.segments[at].placed {
 		if b, found := s.index.Get(h); found && int(b.Segment) == at {
-			s.buryCopies(h)
+			s.eraseCopies(h)
 		}
 	}
 }
 
 // evictAll evicts what is left of a segment. It reports whether that is all of it: blocks that were pinned meanwhile have to be
 // moved, and become some of the pinned.
-func (s *Store) evictAll(at int, v *verdict) bool {
+func (s *Store) evictAll(at int, v *evictionPlan) bool {
 	all := true
 	for _, h := range s.segments[at].placed {
 		if b, found := s.index.Get(h); found && int(b.Segment) == at && !s.evict(&b, v) {
@@ -282,7 +282,7 @@ func (s *Store) evictAll(at int, v *verdict) bool {
 
 // moveHot moves the hot blocks of a segment, as many as are worth it. It reports whether all of them have another place that
 // need one.
-func (s *Store) moveHot(at int, v *verdict) bool {
+func (s *Store) moveHot(at int, v *evictionPlan) bool {
 	g := &s.segments[at]
 	left := s.mostKept()
 	for _, h := range g.placed {
@@ -346,9 +346,9 @@ func (s *Store) keepAsItIs(at int) {
 	s.unref(at)
 }
 
-// evict removes a block to make room. It reports false for one that was pinned after the verdict, which stays. One that the
-// verdict knows to be pinned is still here because it cannot be read.
-func (s *Store) evict(b *index.Block, v *verdict) bool {
+// evict removes a block to make room. It reports false for one that was pinned after the plan was made, which stays. One that the
+// plan knows to be pinned is still here because it cannot be read.
+func (s *Store) evict(b *index.Block, v *evictionPlan) bool {
 	s.pins.mu.Lock()
 	defer s.pins.mu.Unlock()
 	if s.pins.holds(b.Hash) && !v.pinned[b.Hash] {
@@ -368,9 +368,9 @@ func (s *Store) evict(b *index.Block, v *verdict) bool {
 // end ends a segment's life: on a disk its records become none. It reports whether they are.
 func (s *Store) end(at int) bool {
 	s.mu.Lock()
-	s.segments[at].state, s.segments[at].owed = stateEmptied, true
+	s.segments[at].state, s.segments[at].eraseDue = stateEmptied, true
 	s.mu.Unlock()
-	err := s.bury(&index.Block{Segment: uint16(at)})
+	err := s.erase(&index.Block{Segment: uint16(at)})
 	s.counts.reclaimed.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // flusher are the calls of Flush: one goroutine flushes for all of them, however many wait.
 type flusher struct {
 	running sync.Mutex // one flush at a time
-	kick    chan struct{}
+	wakeup  chan struct{}
 	mu      sync.Mutex
 	next    *round // that has not begun; nil if no call waits for one
 }
@@ -42,7 +42,7 @@ func (f *flusher) join() *round {
 	defer f.mu.Unlock()
 	if f.next == nil {
 		f.next = &round{done: make(chan struct{})}
-		wake(f.kick)
+		wake(f.wakeup)
 	}
 	return f.next
 }
@@ -54,7 +54,7 @@ func (s *Store) flushRounds() {
 		select {
 		case <-s.done:
 			return
-		case <-f.kick:
+		case <-f.wakeup:
 		}
 		f.mu.Lock()
 		r := f.next
@@ -72,15 +72,15 @@ func (s *Store) flush() error {
 	if err := s.giveUpDoubted(); err != nil {
 		return err
 	}
-	buried := s.buryAll()
+	erased := s.eraseAll()
 	n := s.dirty.Load()
 	if n == 0 || !s.medium.Lasts() {
-		return errors.Join(buried, s.inDoubt())
+		return errors.Join(erased, s.inDoubt())
 	}
 	if err := s.sync(0); err != nil {
-		return errors.Join(buried, err)
+		return errors.Join(erased, err)
 	}
 	s.dirty.Add(-n)
 	s.counts.flushes.Add(1)
-	return errors.Join(buried, s.inDoubt())
+	return errors.Join(erased, s.inDoubt())
 }

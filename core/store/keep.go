@@ -14,7 +14,7 @@ func (s *Store) keep() {
 		select {
 		case <-s.done:
 			return
-		case <-s.kick:
+		case <-s.wakeup:
 			if s.dirty.Load() >= s.cfg.FlushBytes {
 				s.tend()
 			}
@@ -33,7 +33,7 @@ func (s *Store) tend() {
 	}
 	s.flusher.running.Lock() // a flush that runs meanwhile must not miss what is being tried again
 	defer s.flusher.running.Unlock()
-	s.note(s.buryAll())
+	s.note(s.eraseAll())
 }
 
 // note counts an error, and logs it unless it is one of the latest again: a disk that fails does so at each look, in several ways.

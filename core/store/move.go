@@ -38,26 +38,26 @@ func (s *Store) moveTo(b *index.Block, to spot) error {
 		return nil // it was deleted meanwhile
 	}
 	if err := s.copyRecord(b, to); err != nil {
-		s.buryCopy(b, to)
+		s.eraseCopy(b, to)
 		return err
 	}
 	s.dirty.Add(b.RecordBytes())
 	s.leaveCopy(b)
 	there := index.Block{Segment: uint16(to.segment), Off: uint32(to.off / record.PageBytes)}
 	if !s.changePlace(b, &there) { // its delete waits for this segment's disk
-		s.buryCopy(b, to)
+		s.eraseCopy(b, to)
 		return nil
 	}
 	s.counts.moved.Add(uint64(b.RecordBytes()))
 	return nil
 }
 
-// buryCopy makes a record none that a block was to be moved to.
-func (s *Store) buryCopy(b *index.Block, to spot) {
+// eraseCopy makes a record none that a block was to be moved to.
+func (s *Store) eraseCopy(b *index.Block, to spot) {
 	dead := *b
 	dead.Segment, dead.Off = uint16(to.segment), uint32(to.off/record.PageBytes)
 	s.segments[to.segment].refs.Add(1)
-	_ = s.bury(&dead) // the next flush tries again
+	_ = s.erase(&dead) // the next flush tries again
 }
 
 // copyRecord reads a record and writes it with another place and number.

@@ -29,16 +29,16 @@ type names struct {
 	all      []*namespace // nil: a number that is free
 	byDigest map[record.Digest]NS
 	tenants  map[record.Tenant]*tenant
-	gone     tally // of those that were forgotten
+	gone     requestCounts // of those that were forgotten
 }
 
-// tally counts what was asked for.
-type tally struct {
+// requestCounts counts what was asked for.
+type requestCounts struct {
 	hits, misses          atomic.Uint64
 	overQuota, evictedFor atomic.Uint64 // puts that were refused by quota; blocks of the tenant that were evicted for puts
 }
 
-func (t *tally) add(of *tally) {
+func (t *requestCounts) add(of *requestCounts) {
 	t.hits.Add(of.hits.Load())
 	t.misses.Add(of.misses.Load())
 	t.overQuota.Add(of.overQuota.Load())
@@ -55,7 +55,7 @@ type namespace struct {
 	holders       atomic.Int64 // added to under names.mu: under its write lock a 0 stays
 	blocks, bytes atomic.Int64 // that are there now
 	records       atomic.Int64 // bytes of their records
-	tally
+	requestCounts
 }
 
 // TagKey is what the tags of this store's blocks are made with, as long as it has its medium.
@@ -155,7 +155,7 @@ func (n *names) forget(ns NS, of *namespace) {
 	if n.at(ns) != of || of.holders.Load() != 0 || of.blocks.Load() != 0 {
 		return
 	}
-	n.gone.add(&of.tally)
+	n.gone.add(&of.requestCounts)
 	n.all[ns] = nil
 	delete(n.byDigest, of.digest)
 	of.tenant.namespaces--

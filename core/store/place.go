@@ -27,8 +27,8 @@ type spot struct {
 	seq     uint64
 }
 
-// patience bounds what one call does for room.
-type patience struct {
+// roomBudget bounds what one call does for room.
+type roomBudget struct {
 	until    time.Time
 	reclaims int // that are left: where nearly all is pinned, reclaiming moves blocks and makes no room
 }
@@ -36,7 +36,7 @@ type patience struct {
 // place reserves room for a record. The caller holds mu, which is released while room is made, and takes back what is added to
 // pending once the record is written or given up (written).
 func (s *Store) place(h record.Hash, ns uint16, bytes int64, spare int) (spot, error) {
-	p := patience{time.Now().Add(mostSealing), 2 * len(s.segments)}
+	p := roomBudget{time.Now().Add(mostSealing), 2 * len(s.segments)}
 	for s.closed || !s.takes(ns, bytes, spare) {
 		if err := s.begin(spare, &p); err != nil {
 			return spot{}, err
@@ -74,13 +74,13 @@ func (s *Store) noLongerPending(segment int) {
 	g := &s.segments[segment]
 	g.pending--
 	if g.state == stateFull && g.pending == 0 {
-		wake(s.kick)
+		wake(s.wakeup)
 	}
 }
 
 // begin opens a fresh segment in place of the open one, or waits until the open one takes puts again. The caller holds mu, which
 // is released meanwhile: others may place records then.
-func (s *Store) begin(spare int, p *patience) error {
+func (s *Store) begin(spare int, p *roomBudget) error {
 	if !s.isForMoves(spare) {
 		s.retire()
 	}
@@ -116,7 +116,7 @@ func (s *Store) begin(spare int, p *patience) error {
 
 // makeRoom reclaims a segment, or waits for those that are being reclaimed or sealed. It reports whether it is worth a look at
 // what there is now.
-func (s *Store) makeRoom(p *patience) bool {
+func (s *Store) makeRoom(p *roomBudget) bool {
 	if s.reclaiming {
 		s.await(s.turned, p.until)
 		return true

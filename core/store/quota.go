@@ -259,9 +259,9 @@ func (s *Store) claimUntil(stop <-chan struct{}, t *tenant, bytes int64) (evicte
 			return evicted, err
 		}
 		switch s.evictOwn(t, a) {
-		case fateEvicted:
+		case outcomeEvicted:
 			evicted++
-		case fatePinned:
+		case outcomePinned:
 			if n := len(pinned); n == 0 || pinned[n-1] != a.hash { // a block with two ages
 				pinned = append(pinned, a.hash)
 			}
@@ -287,33 +287,33 @@ func (t *tenant) take(bytes int64) (oldest age, done bool, err error) {
 // mu.
 func (t *tenant) stays() int64 { return t.used - max(0, t.live-t.pinned) }
 
-// fate is what became of a block that was the oldest one.
-type fate uint8
+// outcome is what became of a block that was the oldest one.
+type outcome uint8
 
 const (
-	fateGone    fate = iota // it was evicted or deleted before
-	fateYounger             // it was used since, and noted again
-	fatePinned
-	fateEvicted
+	outcomeGone    outcome = iota // it was evicted or deleted before
+	outcomeYounger                // it was used since, and noted again
+	outcomePinned
+	outcomeEvicted
 )
 
 // evictOwn evicts a block for its own tenant, and for good: it must not be found again by the next Open, where it would count.
-func (s *Store) evictOwn(t *tenant, a age) fate {
+func (s *Store) evictOwn(t *tenant, a age) outcome {
 	b, digest, found := s.named(a.hash)
 	if !found || digest.Tenant() != t.id { // a hash has one digest: another tenant's was noted by mistake
-		return fateGone
+		return outcomeGone
 	}
 	if b.Stamp > a.stamp {
 		t.note(s.index, age{a.hash, b.Stamp})
-		return fateYounger
+		return outcomeYounger
 	}
 	defer s.deletes.begin()()
-	is := fateGone
+	is := outcomeGone
 	if s.delete(a.hash, func(*index.Block) bool { // the pins are held
-		if is = fateEvicted; s.pins.holds(a.hash) {
-			is = fatePinned
+		if is = outcomeEvicted; s.pins.holds(a.hash) {
+			is = outcomePinned
 		}
-		return is == fateEvicted
+		return is == outcomeEvicted
 	}) {
 		s.counts.evictedQuota.Add(1)
 	}

@@ -31,7 +31,7 @@ func (s *recovery) run() error {
 		s.scan(at)
 	}
 	unsealed := len(s.toSeal)
-	if err := s.buryOutdated(); err != nil {
+	if err := s.eraseOutdated(); err != nil {
 		return err
 	}
 	s.report(began, unsealed)
@@ -57,9 +57,9 @@ func (s *recovery) report(began time.Time, unsealed int) {
 	s.cfg.Log(line)
 }
 
-// buryOutdated makes records none, once those that stay in their place are on the disk: a kill may have left them to the
+// eraseOutdated makes records none, once those that stay in their place are on the disk: a kill may have left them to the
 // kernel, and then a power cut could lose both.
-func (s *recovery) buryOutdated() error {
+func (s *recovery) eraseOutdated() error {
 	if len(s.outdated) == 0 {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (s *recovery) buryOutdated() error {
 	}
 	for i := range s.outdated {
 		s.segments[s.outdated[i].Segment].refs.Add(1)
-		_ = s.bury(&s.outdated[i]) // the next flush tries again
+		_ = s.erase(&s.outdated[i]) // the next flush tries again
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (s *recovery) giveUp(at int, off int64) {
 		s.letGo(&b)
 		return
 	}
-	_ = s.bury(&b) // the next flush tries again
+	_ = s.erase(&b) // the next flush tries again
 }
 
 // recoverSegment takes a segment's footer, or leaves the segment to scan.

@@ -58,7 +58,7 @@ func (s *Store) deleteAny(h record.Hash) bool {
 	defer s.deletes.begin()()
 	deleted := s.delete(h, anyBlock)
 	if !deleted {
-		s.buryCopies(h)
+		s.eraseCopies(h)
 	}
 	return deleted
 }
@@ -78,8 +78,8 @@ func (s *Store) delete(h record.Hash, sure func(*index.Block) bool) bool {
 	}) {
 		return false
 	}
-	_ = s.bury(&b) // the next flush tries again
-	s.buryCopies(h)
+	_ = s.erase(&b) // the next flush tries again
+	s.eraseCopies(h)
 	return true
 }
 

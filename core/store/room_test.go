@@ -155,7 +155,7 @@ func TestOpenIsNotLost(t *testing.T) {
 	}
 	require.NotEqual(t, none, w.s.dueForRoom())
 	w.s.reclaiming = true
-	require.ErrorIs(t, w.s.begin(forPut, &patience{time.Now().Add(20 * time.Millisecond), 0}), ErrFull)
+	require.ErrorIs(t, w.s.begin(forPut, &roomBudget{time.Now().Add(20 * time.Millisecond), 0}), ErrFull)
 	w.s.reclaiming = false
 	var open []int
 	for i := range w.s.segments {

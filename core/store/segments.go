@@ -37,7 +37,7 @@ type segment struct {
 	noRoom     bool                // the medium had no room for it when it was last begun
 	said       bool                // a line has said that the medium could not write to it when it was last begun
 	inDoubt    bool                // a flush may have lost what was written to it
-	owed       bool                // it was emptied, and its records could not be made none so far
+	eraseDue   bool                // it was emptied, and its records could not be made none so far
 
 	wrote atomic.Uint64 // the latest write, on the clock of Store.wet
 
@@ -125,10 +125,10 @@ func (s *Store) has(what state) bool {
 	return false
 }
 
-// owes reports whether a segment was emptied and is not free because the medium fails: no more are emptied then.
-func (s *Store) owes() bool {
+// erasesDue reports whether a segment was emptied and is not free because the medium fails: no more are emptied then.
+func (s *Store) erasesDue() bool {
 	for i := range s.segments {
-		if s.segments[i].owed {
+		if s.segments[i].eraseDue {
 			return true
 		}
 	}
@@ -144,7 +144,7 @@ func (s *Store) retire() {
 	if g.state = stateSealed; s.medium.Lasts() {
 		g.state = stateFull
 		s.toSeal = append(s.toSeal, s.open)
-		wake(s.kick)
+		wake(s.wakeup)
 	}
 	s.open = none
 }

@@ -122,10 +122,10 @@ func (s *NamespaceStats) add(ns *namespace) {
 	s.Blocks += ns.blocks.Load()
 	s.Bytes += ns.bytes.Load()
 	s.UsedBytes += ns.records.Load()
-	s.count(&ns.tally)
+	s.count(&ns.requestCounts)
 }
 
-func (s *NamespaceStats) count(t *tally) {
+func (s *NamespaceStats) count(t *requestCounts) {
 	s.Hits += t.hits.Load()
 	s.Misses += t.misses.Load()
 	s.OverQuota += t.overQuota.Load()

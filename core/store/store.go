@@ -92,7 +92,7 @@ type Store struct {
 	stamps   atomic.Uint64
 	counts   counters
 	pins     pins
-	graves   graves
+	erasures erasures
 	wet      wet
 	doubts   doubts
 	deletes  deletes
@@ -125,7 +125,7 @@ type Store struct {
 
 	flusher flusher
 	over    atomic.Bool   // Close has done all but give the medium back
-	kick    chan struct{} // of keep
+	wakeup  chan struct{} // of keep
 	ahead   chan struct{} // of reclaimAhead
 	done    chan struct{}
 	stopped sync.WaitGroup
@@ -152,10 +152,10 @@ func newStore(cfg Config) *Store {
 	s := &Store{
 		cfg: cfg.filled(), opened: time.Now(), medium: cfg.Medium, secret: cfg.Secret, index: index.New(), open: none,
 		segments: make([]segment, cfg.Medium.NumSegments()), turned: make(chan struct{}),
-		kick: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
+		wakeup: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	s.memory = s.medium.Bytes(0, 0, 1) != nil
-	s.flusher.kick = make(chan struct{}, 1)
+	s.flusher.wakeup = make(chan struct{}, 1)
 	if s.secret == (record.Secret{}) {
 		rand.Read(s.secret[:])
 	}

@@ -199,10 +199,10 @@ func (s *Store) takeDoubted(at int) bool {
 	}
 	g.inDoubt = false
 	s.wet.doubted.Add(-1)
-	if g.owed {
+	if g.eraseDue {
 		return false // it is made none anyway
 	}
-	g.state, g.owed = stateEmptied, true
+	g.state, g.eraseDue = stateEmptied, true
 	g.refs.Add(1)
 	return true
 }
@@ -227,10 +227,10 @@ func (s *Store) loseSegment(at int) (lost int) {
 		}
 		if s.drop(h, func(now *index.Block) bool { return now.Segment == b.Segment && now.Off == b.Off }) {
 			lost++
-			s.buryCopies(h)
+			s.eraseCopies(h)
 		}
 	}
-	_ = s.bury(&index.Block{Segment: uint16(at)}) // the next flush tries again
+	_ = s.erase(&index.Block{Segment: uint16(at)}) // the next flush tries again
 	return lost
 }
 
@@ -244,7 +244,7 @@ func (s *Store) goBack(b *index.Block) (is bool) {
 			s.letGo(from)
 			continue
 		}
-		_ = s.bury(from) // the next flush tries again
+		_ = s.erase(from) // the next flush tries again
 	}
 	return is
 }

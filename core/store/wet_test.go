@@ -255,10 +255,10 @@ func TestPutsWaitForAFlushUntilTheirDeadline(t *testing.T) {
 	w.retrySoon()
 	g := newGate(d, func(op string) bool { return op == "sync" })
 	defer g.open()
-	settle := func(patience time.Duration) error {
+	settle := func(wait time.Duration) error {
 		w.s.mu.Lock()
 		defer w.s.mu.Unlock()
-		return w.s.settleDoubts(time.Now().Add(patience))
+		return w.s.settleDoubts(time.Now().Add(wait))
 	}
 	patient, hasty := make(chan error, 1), make(chan error, 4)
 	go func() { patient <- settle(time.Minute) }()

@@ -229,7 +229,7 @@ func (s *Store) writeRecord(w *Writing) error {
 // wrote counts bytes that have to be flushed.
 func (s *Store) wrote(n int64) {
 	if s.dirty.Add(n) >= s.cfg.FlushBytes {
-		wake(s.kick)
+		wake(s.wakeup)
 	}
 }
 
@@ -261,7 +261,7 @@ func (s *Store) settle(w *Writing, err error) {
 		b := w.block
 		b.Segment, b.Off = uint16(w.at.segment), uint32(w.at.off/record.PageBytes)
 		s.segments[b.Segment].refs.Add(1)
-		_ = s.bury(&b) // the next flush tries again
+		_ = s.erase(&b) // the next flush tries again
 	}
 	s.mu.Lock()
 	if errors.Is(err, ErrFull) && s.open == w.at.segment {

@@ -8,24 +8,24 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// graves are records that have to be made none, because they must not be found when the store is opened next: of deleted
+// erasures are records that have to be made none, because they must not be found when the store is opened next: of deleted
 // blocks, of blocks that could not be put, and of what was moved away. A record with an offset of 0 stands for all of
 // its segment.
-type graves struct {
+type erasures struct {
 	mu   sync.Mutex
 	open []index.Block
 }
 
-// bury makes a record none, or leaves that to the next flush if the medium fails. The caller has added to the refs of its
-// segment, so that it is not begun anew before; bury takes that back. It returns why the medium failed.
-func (s *Store) bury(b *index.Block) error {
+// erase makes a record none, or leaves that to the next flush if the medium fails. The caller has added to the refs of its
+// segment, so that it is not begun anew before; erase takes that back. It returns why the medium failed.
+func (s *Store) erase(b *index.Block) error {
 	if s.medium.Lasts() {
 		if err := s.forget(b); err != nil {
 			err = fmt.Errorf("a record could not be overwritten, which is tried again: %w", err)
 			s.note(err)
-			s.graves.mu.Lock()
-			s.graves.open = append(s.graves.open, *b)
-			s.graves.mu.Unlock()
+			s.erasures.mu.Lock()
+			s.erasures.open = append(s.erasures.open, *b)
+			s.erasures.mu.Unlock()
 			return err
 		}
 	}
@@ -37,23 +37,23 @@ func (s *Store) bury(b *index.Block) error {
 	s.letGo(b)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.segments[b.Segment].owed = false
+	s.segments[b.Segment].eraseDue = false
 	s.turn() // the segment is free
 	return nil
 }
 
-// buryAll tries again what bury has left.
-func (s *Store) buryAll() error {
-	s.graves.mu.Lock()
-	left := s.graves.open
-	s.graves.open = nil
-	s.graves.mu.Unlock()
+// eraseAll tries again what erase has left.
+func (s *Store) eraseAll() error {
+	s.erasures.mu.Lock()
+	left := s.erasures.open
+	s.erasures.open = nil
+	s.erasures.mu.Unlock()
 	for i := range left {
-		_ = s.bury(&left[i]) // it is counted below
+		_ = s.erase(&left[i]) // it is counted below
 	}
-	s.graves.mu.Lock()
-	defer s.graves.mu.Unlock()
-	if n := len(s.graves.open); n > 0 {
+	s.erasures.mu.Lock()
+	defer s.erasures.mu.Unlock()
+	if n := len(s.erasures.open); n > 0 {
 		return fmt.Errorf("%d records could not be overwritten: deleted blocks may be there again after the next start", n)
 	}
 	return nil
