@@ -6,8 +6,11 @@ experts, and what computes with kernels or asks NCCL (functions that end in ``_s
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,21 +36,20 @@ COUNTS = ((5, 7), (0, 9), (4, 0), (61, 1))  # of each rank, by step
 LAYERS = 2
 
 
-def high_throughput(fp8: bool) -> dict[str, Any]:
-    """``--all2all-backend deepep_high_throughput``."""
-    return _run(_high_throughput, moewire.deep_ep.Buffer, fp8)
+def high_throughput(source: str, fp8: bool) -> dict[str, Any]:
+    """``--all2all-backend deepep_high_throughput``. ``source``: whose files; "": the wheel's."""
+    return _run(_high_throughput(source), moewire.deep_ep.Buffer, fp8)
 
 
-def second_version(fp8: bool, graphs: bool) -> dict[str, Any]:
+def second_version(source: str, fp8: bool, graphs: bool) -> dict[str, Any]:
     """``--all2all-backend deepep_v2``: expanded rows, or as for graphs in decoding."""
-    makes = partial(_second_version, graphs=graphs)
-    return _run(makes, moewire.deep_ep.ElasticBuffer, fp8)
+    return _run(_second_version(source, fp8, graphs), moewire.deep_ep.ElasticBuffer, fp8)
 
 
-def two_micro_batches() -> dict[str, Any]:
+def two_micro_batches(source: str) -> dict[str, Any]:
     """High throughput, a thread for each: both are dispatched before one is combined."""
     rank = dist.get_rank()
-    made = _high_throughput(False)
+    made = _high_throughput(source)
     layers = [_kernel(made, False) for _ in range(LAYERS)]
     given = [batches(COUNTS[0], 50 + number) for number in (0, 1)]
     order = _order_of(made.buffer)
@@ -56,13 +58,13 @@ def two_micro_batches() -> dict[str, Any]:
     return {"right": right, "order": order}
 
 
-def _run(makes: Callable[[bool], Any], kind: type, fp8: bool) -> dict[str, Any]:
-    rank, wrong, made = dist.get_rank(), [], makes(fp8)
+def _run(made: Any, kind: type, fp8: bool) -> dict[str, Any]:
+    rank, wrong = dist.get_rank(), []
     layers = [_kernel(made, fp8) for _ in range(LAYERS)]
     cases = [(counts, spread) for counts in COUNTS for spread in ("any", "first rank")]
     for number, (counts, spread) in enumerate(cases):
         given = batches(counts, number, spread)
-        _context_stand_in(max(counts))
+        _context_stand_in(made, max(counts))
         if not torch.equal(_forward(layers, given[rank]), _expected(given[rank])):
             wrong.append(f"{counts} to {spread}")
     return {"wrong": wrong, "cases": len(cases), "ours": type(made.buffer) is kind}
@@ -90,12 +92,10 @@ def _expected(own: Batch) -> torch.Tensor:
     return x
 
 
-def _high_throughput(_fp8: bool) -> Any:
+def _high_throughput(source: str) -> Any:
     """One layer's exchange, its buffer from vLLM's manager."""
-    alias.install()
-    from vllm.model_executor.layers.fused_moe.prepare_finalize import deepep_ht as module
-
-    module.moe_kernel_quantize_input = _quantise_stand_in
+    module = _module("deepep_ht", source)
+    module._dbo_record_stream = lambda *_: None  # tensors on the CPU have none
     fakes.groups(dist.group.WORLD)
     manager = all2all.DeepEPHTAll2AllManager(dist.group.WORLD)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -107,11 +107,8 @@ def _high_throughput(_fp8: bool) -> Any:
     )
 
 
-def _second_version(fp8: bool, graphs: bool) -> Any:
-    alias.install()
-    from vllm.model_executor.layers.fused_moe.prepare_finalize import deepep_v2 as module
-
-    module.moe_kernel_quantize_input = _quantise_stand_in
+def _second_version(source: str, fp8: bool, graphs: bool) -> Any:
+    module = _module("deepep_v2", source)
     module._globalize_recv_topk_idx = _globalize_stand_in
     fakes.groups(dist.group.WORLD)
     all2all.has_deep_ep_v2 = lambda: True  # it looks for NCCL
@@ -130,6 +127,23 @@ def _second_version(fp8: bool, graphs: bool) -> Any:
         use_fp8_dispatch=fp8,
         use_cudagraph=graphs,
     )
+
+
+def _module(name: str, source: str) -> Any:
+    """The wheel's module, or a file of another version's source in its place."""
+    alias.install()
+    package = "vllm.model_executor.layers.fused_moe.prepare_finalize"
+    full = f"{package}.{name}"
+    if source and full not in sys.modules:
+        path = Path(source, *full.split(".")).with_suffix(".py")
+        spec = importlib.util.spec_from_file_location(full, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[full] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full])
+    module = importlib.import_module(full)
+    assert str(module.__file__).startswith(source)
+    module.moe_kernel_quantize_input = _quantise_stand_in  # type: ignore[attr-defined]
+    return module
 
 
 def _kernel(exchange: Any, fp8: bool) -> Any:
@@ -205,10 +219,9 @@ def _globalize_stand_in(
     return torch.where((local >= 0) & came, local + offset, -1)
 
 
-def _context_stand_in(most: int) -> None:
+def _context_stand_in(made: Any, most: int) -> None:
     """How many tokens ranks have, which vLLM's ranks tell one another before a forward."""
-    from vllm.model_executor.layers.fused_moe.prepare_finalize import deepep_v2 as module
-
+    module: Any = sys.modules[type(made).__module__]
     counts = SimpleNamespace(num_tokens_across_dp_cpu=torch.tensor([most]))
     module.get_forward_context = lambda: SimpleNamespace(dp_metadata=counts)
 
