@@ -19,11 +19,14 @@ import torch.distributed as dist
 import moewire
 from moewire import autograd
 from moewire._cpu import engine, operation
-from moewire._ep import combine, dispatch
+from moewire._ep import combine, dispatch, routed, routing
 from moewire._ep import flat as _flat
 from moewire._ep import packed as _packed
+from moewire.autograd import _backward
+from moewire.autograd import _flat as _flat_gradients
 from moewire.compat._mooncake import Buffer as MooncakeBuffer
 from moewire.deep_ep import Buffer as DeepEPBuffer
+from moewire.deep_ep import ElasticBuffer, _elastic_calls, _normal, _routed
 
 TOKENS, HIDDEN, EXPERTS, TOPK = 8, 128, 4, 2
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -38,13 +41,19 @@ CALLS = {
     "mooncake": 2,
     "deep_ep": 3,
     "gradients": 2,
+    "flat_gradients": 2,
+    "routings": 4,
+    "normal": 3,
+    "elastic": 2,
 }
+LEARN = ("gradients", "flat_gradients")  # forward and backward
 
 
 def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
     buffer = moewire.Buffer(group, 64 << 20)
     mooncake = MooncakeBuffer(group, device="cpu")
     deep_ep = DeepEPBuffer(group, low_latency_mode=True, device="cpu")
+    elastic_ep = ElasticBuffer(group, num_max_tokens_per_rank=TOKENS, hidden=HIDDEN, device="cpu")
 
     def packed(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         rows, _, handle, _, _ = buffer.dispatch(x * 2, ids, None, TOKENS, EXPERTS, -1, False)
@@ -86,6 +95,38 @@ def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
         rows, routing = autograd.dispatch(buffer, x * 2, ids, weights, None, TOKENS, EXPERTS, -1)
         return autograd.combine(rows * 3, routing) + 1
 
+    def flat_gradients(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        rows, routing = autograd.dispatch_flat(buffer, x * 2, ids, weights, TOKENS, EXPERTS)
+        sums = routing.topk_weights.sum(1, keepdim=True)
+        return autograd.combine_flat((rows * sums).bfloat16(), routing) + 1
+
+    def routings(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        routing = buffer.make_routing(ids, EXPERTS)
+        rows, sent, _ = buffer.scatter(routing, x * 2, topk_weights=weights)
+        out, back = buffer.gather(routing, rows * 3, topk_weights=sent * 2)
+        wide, _ = buffer.gather(routing, rows.float())
+        return out * back.sum(1, keepdim=True) + wide
+
+    def normal(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        per_rank, _, per_expert, in_rank, _ = deep_ep.get_dispatch_layout(ids, EXPERTS)
+        rows, _, sent, _, handle, _ = deep_ep.dispatch(
+            x * 2,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=ids,
+            topk_weights=weights,
+        )
+        out, back, _ = deep_ep.combine(rows * 3, handle, topk_weights=sent * 2)
+        return out * back.sum(1, keepdim=True) + 1
+
+    def elastic(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        rows, _, sent, handle, _ = elastic_ep.dispatch(
+            x * 2, ids, weights, num_experts=EXPERTS, do_expand=True
+        )
+        out, _, _ = elastic_ep.combine((rows * sent[:, None]).bfloat16(), handle)
+        return out + 1
+
     return {
         "packed": packed,
         "in_place": in_place,
@@ -94,6 +135,10 @@ def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
         "mooncake": foreign,
         "deep_ep": low_latency,
         "gradients": gradients,
+        "flat_gradients": flat_gradients,
+        "routings": routings,
+        "normal": normal,
+        "elastic": elastic,
     }
 
 
@@ -132,7 +177,7 @@ def check(name: str, layer: Layer) -> str:
     compiled, begin = torch.compile(layer, backend=backend), time.perf_counter()
     num_graphs, seconds = [], 0.0
     for size in SIZES:
-        learns = name == "gradients"
+        learns = name in LEARN
         got, want = results(compiled, size, learns), results(layer, size, learns)
         assert all(torch.equal(one, other) for one, other in zip(got, want)), (name, size)  # noqa: B905
         num_graphs.append(len(graphs))
@@ -148,7 +193,8 @@ def check(name: str, layer: Layer) -> str:
 def nothing_of_ours() -> None:
     """No frame of the package was compiled, not even one that a marked function calls."""
     entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-    modules = _packed, dispatch, combine, _flat, engine, operation
+    modules = [_packed, dispatch, combine, _flat, engine, operation, routed, routing]
+    modules += [_backward, _flat_gradients, _elastic_calls, _normal, _routed]
     codes = [
         member.__code__
         for module in modules
@@ -159,7 +205,7 @@ def nothing_of_ours() -> None:
     codes += [
         method.__code__ for method in vars(engine.Cpu).values() if hasattr(method, "__code__")
     ]
-    assert len(codes) > 20
+    assert len(codes) > 40
     assert not [code for code in codes if entries(code)]
 
 
@@ -173,7 +219,7 @@ def main() -> None:
     made = layers(group)
     loaded = "torch._dynamo" in sys.modules  # by torch's own ways to begin
     for name, layer in made.items():
-        if name != "gradients":
+        if name not in LEARN:
             results(layer, TOKENS, False)
     assert loaded or "torch._dynamo" not in sys.modules, "loaded by a call"
     import torch._dynamo
