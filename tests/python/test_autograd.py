@@ -46,6 +46,11 @@ def test_as_close_as_the_roundings_allow(team: Team, flat: bool) -> None:
 
 
 @FORMS
+def test_ids_and_weights_of_other_types(team: Team, flat: bool) -> None:
+    team.run(3, jobs_autograd.other_types, flat)
+
+
+@FORMS
 def test_parts_of_the_graph(team: Team, flat: bool) -> None:
     team.run(3, jobs_autograd.parts_of_the_graph, flat)
 

@@ -134,6 +134,9 @@ class FlatCalls:
             recorded N is R*M, and ``handle.layout_range`` says at each replay which rows there are.
 
         Raises:
+            BusyError: ``num_slots`` operations, packed or flat, are in flight and held: neither
+                combined nor released. This one would overwrite rows of the oldest. Nothing was
+                sent. A handle that is combined, released or dropped gives its slot up.
             MoewireError: as for ``dispatch``.
         """
         engine = self.runtime

@@ -208,9 +208,9 @@ def dispatch(
         buffer: made with ``num_ep_buffer_bytes`` of at least this module's
             ``get_ep_buffer_size_hint``.
         x: bf16 [T, H], contiguous; H a multiple of 8, T <= M.
-        topk_idx: int64 [T, K], contiguous; -1 selects nothing.
-        topk_weights: float32 [T, K], contiguous. Used by ``combine``; given here because their
-            gradients come back with those of x.
+        topk_idx: int64 or int32 [T, K], contiguous; -1 selects nothing.
+        topk_weights: float32, bf16 or float16 [T, K], contiguous. Used by ``combine``; given here
+            because their gradients come back with those of x, in the dtype of the weights.
         active_ranks: as for ``Buffer.dispatch``; the backward uses, and clears, the same tensor.
         num_max_dispatch_tokens_per_rank, num_experts, more: as for ``Buffer.dispatch``.
         timeout_us: for each phase of each operation, also in the backward; -1 for none.
@@ -302,7 +302,10 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         unit = torch.ones(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
-        return None, grad_x, _piggyback.scalars_of(out, hidden, num_topk), None, None, None
+        grad_weights = _piggyback.scalars_of(
+            out, hidden, num_topk
+        )  # torch rounds it to their dtype
+        return None, grad_x, grad_weights, None, None, None
 
 
 class _Combine(torch.autograd.Function):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from .._base import check
+from .._ep import selections
 from ..buffer import Buffer
 from ..errors import UnsupportedError
 from . import _piggyback
@@ -38,9 +39,11 @@ def check_inputs(
     refuse_capture(buffer)
     place = place_of(buffer)
     check.tensor("x", x, torch.bfloat16, (None, None), place)
-    check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None), place)
+    ids, weights = selections.dtypes(selections.flags(topk_idx, topk_weights))
+    check.tensor("topk_idx", topk_idx, ids, (x.shape[0], None), place, selections.IDS)
     check.topk(topk_idx.shape[1])
-    check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape), place)
+    shape = tuple(topk_idx.shape)
+    check.tensor("topk_weights", topk_weights, weights, shape, place, selections.WEIGHTS)
 
 
 def refuse_capture(buffer: Buffer) -> None:

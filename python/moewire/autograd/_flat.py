@@ -158,8 +158,9 @@ def dispatch_flat(
     Args:
         buffer: made with ``num_ep_buffer_bytes`` of at least ``get_flat_buffer_size_hint``.
         x: bf16 [T, H], contiguous.
-        topk_idx: int64 [T, K], contiguous.
-        topk_weights: float32 [T, K], contiguous.
+        topk_idx: int64 or int32 [T, K], contiguous.
+        topk_weights: float32, bf16 or float16 [T, K], contiguous; their gradients have their
+            dtype. They arrive as float32.
         num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, more: as for
             ``Buffer.dispatch_flat``, also in the backward.
 
@@ -169,6 +170,7 @@ def dispatch_flat(
         ranks are not among them.
 
     Raises:
+        BusyError: ``num_slots`` calls of the buffer are between dispatch and combine.
         MoewireError: as for ``Buffer.dispatch_flat``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
@@ -253,7 +255,10 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         rows = returning.put(_piggyback.with_scalars(grad_rows, own), keys)
         out = call.combine(rows, returning.received.positions, returning.handle)
         grad_x = out[:, :hidden].contiguous()
-        return None, grad_x, _piggyback.scalars_of(out, hidden, num_topk), None, None, None
+        grad_weights = _piggyback.scalars_of(
+            out, hidden, num_topk
+        )  # torch rounds it to their dtype
+        return None, grad_x, grad_weights, None, None, None
 
 
 class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]

@@ -31,13 +31,16 @@ def nothing(topk_idx: torch.Tensor, hidden: int) -> torch.Tensor:
 def with_routing(
     rows: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor
 ) -> torch.Tensor:
-    """bf16 [T, H + num_values(K)]: rows [T, H], then ids [T, K] and weights [T, K], bit for bit."""
+    """bf16 [T, H + num_values(K)]: rows [T, H], then ids and weights [T, K], bit for bit.
+
+    Ids and weights of narrower types are widened.
+    """
     num_topk = topk_idx.shape[1]
     bits = rows.view(torch.int16)
     parts = [
         bits,
         topk_idx.to(torch.int32).view(torch.int16),
-        topk_weights.contiguous().view(torch.int16),
+        topk_weights.float().contiguous().view(torch.int16),
         bits.new_zeros((rows.shape[0], num_values(num_topk) - 4 * num_topk)),
     ]
     return torch.cat(parts, dim=1).view(torch.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from .autograd_world import (
     MAX_TOKENS,
     TIMEOUT_US,
     TOPK,
+    Gradients,
     World,
     buffer_of,
     flat_layer,
@@ -30,6 +32,7 @@ from .autograd_world import (
     world_of,
 )
 from .jobs_input import expect
+from .jobs_selections import TYPES
 from .member import Rank
 
 
@@ -127,6 +130,39 @@ def bounded(rank: Rank, flat: bool) -> None:
         ):
             excess = (mine.double() - theirs).abs() - bounds[what] * size
             assert not excess.numel() or excess.max() <= 0, (what, excess.max())
+
+
+def other_types(rank: Rank, flat: bool) -> None:
+    """Ids and weights as routers make them: gradients of the same numbers, in the weights' dtype.
+
+    Where nothing is rounded, those of one process; else, the bits of int64 and float32, rounded.
+    """
+    for exact in (True, False):
+        for ids, weights in TYPES:
+            world = world_of(rank, flat, exact)
+            narrow = [[one.to(weights) for one in layer] for layer in world.topk_weights]
+            world = world._replace(topk_weights=[[one.float() for one in w] for w in narrow])
+            listed = [[one.to(ids) for one in layer] for layer in world.topk_idx]
+            given = world._replace(topk_weights=narrow, topk_idx=listed)
+            with buffer_of(rank, world, name=f"store-{exact}-{ids}-{weights}") as buffer:
+                got = trained(rank, buffer, given)
+                want = reference(rank, world) if exact else trained(rank, buffer, world)
+                rank.meet(f"end-{exact}-{ids}-{weights}")
+            assert all(one is not None and one.dtype is weights for one in got.topk_weights)
+            rounded = [one if one is None else one.to(weights) for one in want.topk_weights]
+            want = want._replace(topk_weights=rounded)
+            same(got, Gradients(*(_doubled(one) for one in want)))
+
+
+def trained(rank: Rank, buffer: moewire.Buffer, world: World) -> Gradients:
+    leaves = leaves_of(rank, world)
+    out = forward(rank, buffer, world, leaves)
+    loss(out, world, rank).backward()
+    return gradients(out, leaves)
+
+
+def _doubled(one: Any) -> Any:
+    return [_doubled(each) for each in one] if isinstance(one, list) else one.double()
 
 
 def lost(rank: Rank, flat: bool) -> None:
