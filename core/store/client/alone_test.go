@@ -23,7 +23,7 @@ func TestFlushEndsAlone(t *testing.T) {
 	s, _ := serve(t, func(c *server.Config) { c.Store.(*servertest.Engine).Stuck = stuck })
 	c := dial(t, one(s), func(c *Config) { c.Timeout = 30 * time.Millisecond })
 	mustDo := func(r Request) Completion {
-		r.Keys, r.Timeout = [][]byte{[]byte("key")}, patience
+		r.Keys, r.Timeout = [][]byte{[]byte("key")}, testTimeout
 		done, err := c.Do(r)
 		require.NoError(t, err)
 		require.True(t, done.OK[0])
@@ -78,7 +78,7 @@ func TestSealedIsSent(t *testing.T) {
 	l.mu.Unlock()
 	givenUp.complete()
 	l.transmit(id, sent, false)
-	done, err := c.Wait(first, time.Now().Add(patience))
+	done, err := c.Wait(first, time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.True(t, done.OK[0])
 }
@@ -133,7 +133,7 @@ func TestReadableWhileThereAreSome(t *testing.T) {
 			require.NoError(t, err)
 			left[id] = true
 		}
-		require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.done) == len(left) }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.done) == len(left) }, testTimeout, time.Millisecond)
 		for len(left) > 0 {
 			require.True(t, readable())
 			var taken []Completion
@@ -144,7 +144,7 @@ func TestReadableWhileThereAreSome(t *testing.T) {
 				taken = append(taken, done)
 			case 1:
 				for id := range left {
-					done, err := c.Wait(id, time.Now().Add(patience))
+					done, err := c.Wait(id, time.Now().Add(testTimeout))
 					require.NoError(t, err)
 					taken = append(taken, done)
 					break

@@ -50,12 +50,12 @@ func TestSetUpFails(t *testing.T) {
 		c := dial(t, one(srv), quickly, func(c *Config) { c.Warn = said.add })
 		require.Equal(t, "tcp", carrier(c), call)
 		mustGet(t, c, "key", data)
-		_, err := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+		_, err := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: testTimeout})
 		require.ErrorIs(t, err, ErrRefused, call)
 		require.ErrorContains(t, err, "shared memory")
 		stop()
 		c.peers[0].link.fail(errHung)
-		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 		back(t, c)
 		mustGet(t, c, "key", data)
 		require.Equal(t, "tcp", carrier(c), "for as long as the client lives")
@@ -84,7 +84,7 @@ func TestArenaFails(t *testing.T) {
 	require.Equal(t, "tcp", carrier(auto))
 	require.Len(t, said.all(), 1)
 	back(t, only)
-	require.Eventually(t, func() bool { return carrier(only) == "shm" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return carrier(only) == "shm" }, testTimeout, time.Millisecond)
 	mustGet(t, only, "key", data)
 	require.Zero(t, only.counts.Latched.Load())
 }
@@ -99,7 +99,7 @@ func TestNothingToShare(t *testing.T) {
 	require.Equal(t, "tcp", carrier(c))
 	require.Empty(t, said.all())
 	require.Zero(t, c.counts.Latched.Load())
-	_, err := Open(Config{Servers: c.cfg.Servers, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+	_, err := Open(Config{Servers: c.cfg.Servers, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: testTimeout})
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "on another host")
 }
@@ -185,7 +185,7 @@ func TestBlocksThatHaveMoved(t *testing.T) {
 				got, err := c.Get([]byte("key"))
 				require.NoError(t, err)
 				require.Nil(t, got)
-				require.Eventually(t, func() bool { return c.counts.Broken.Load() == uint64(broken+1) }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return c.counts.Broken.Load() == uint64(broken+1) }, testTimeout, time.Millisecond)
 				wrong.by.Store(0)
 				back(t, c)
 			}
@@ -264,7 +264,7 @@ func TestLeasedInPlace(t *testing.T) {
 	l.Release()
 
 	l, _ = lease(50 * time.Millisecond)
-	require.Eventually(t, func() bool { return srv.Counters().Expired.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return srv.Counters().Expired.Load() == 1 }, testTimeout, time.Millisecond)
 	_, ok = l.Place()
 	require.False(t, ok)
 	require.False(t, l.End())
@@ -289,8 +289,8 @@ func TestForgottenLeases(t *testing.T) {
 	require.NoError(t, c.Close())
 	leases[0].Forget()
 	leases[0].Forget()
-	require.Eventually(t, func() bool { return srv.Stats().Clients == 0 }, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return sys.Stats().Mappings == before.Mappings+1 }, patience, time.Millisecond, "the server's own")
+	require.Eventually(t, func() bool { return srv.Stats().Clients == 0 }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return sys.Stats().Mappings == before.Mappings+1 }, testTimeout, time.Millisecond, "the server's own")
 }
 
 // closer is an engine at which a lookup waits for the end of the client.
@@ -326,7 +326,7 @@ func TestClosedWhileLookingUp(t *testing.T) {
 	_, err := c.Lookup(keys[:], 0)
 	require.ErrorIs(t, err, ErrClosed)
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return sys.Stats().Mappings == before }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return sys.Stats().Mappings == before }, testTimeout, time.Millisecond)
 }
 
 // The session goes on over the socket that comes with the arena. Where the server has no room for that one it stays
@@ -339,7 +339,7 @@ func TestNearerSession(t *testing.T) {
 		require.Equal(t, "shm", carrier(c))
 		mustPut(t, c, "key", []byte("data"))
 		mustGet(t, c, "key", []byte("data"))
-		require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, testTimeout, time.Millisecond)
 		require.NoError(t, c.Close())
 	}
 }

@@ -42,10 +42,10 @@ func TestSeveralServers(t *testing.T) {
 	listed := map[string]bool{}
 	require.NoError(t, c.List([]byte("block 1"), func(key []byte) bool { listed[string(key)] = true; return true }))
 	require.Len(t, listed, 111)
-	require.NoError(t, c.Flush(patience))
+	require.NoError(t, c.Flush(testTimeout))
 	require.Len(t, c.Stats(), 3)
 	a.Close()
-	require.Eventually(t, func() bool { up, _ := c.Up(); return up == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { up, _ := c.Up(); return up == 2 }, testTimeout, time.Millisecond)
 	done, err = c.Do(Request{Op: message.Get, Keys: names})
 	require.NoError(t, err)
 	for i := range names {
@@ -126,7 +126,7 @@ func TestCap(t *testing.T) {
 	require.False(t, done.OK[0])
 	r.stopped.Store(false)
 	for _, id := range ids {
-		done, err := c.Wait(id, time.Now().Add(patience))
+		done, err := c.Wait(id, time.Now().Add(testTimeout))
 		require.NoError(t, err)
 		require.True(t, done.OK[0])
 	}
@@ -144,7 +144,7 @@ func TestCapOfCompletions(t *testing.T) {
 	n := 0
 	for ; n < 100 && err == nil; n++ {
 		_, err = c.Submit(ask)
-		require.Eventually(t, func() bool { return c.places.Stats().Leased == 0 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return c.places.Stats().Leased == 0 }, testTimeout, time.Millisecond)
 	}
 	require.ErrorIs(t, err, ErrWouldBlock)
 	require.Equal(t, 5, n)
@@ -155,7 +155,7 @@ func TestCapOfCompletions(t *testing.T) {
 	require.True(t, ok)
 	_, err = c.Submit(ask)
 	require.NoError(t, err, "there is room again")
-	require.Eventually(t, func() bool { return len(c.Drain(nil)) > 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(c.Drain(nil)) > 0 }, testTimeout, time.Millisecond)
 }
 
 // Completions come through Drain, and the descriptor is readable while there are some.
@@ -168,7 +168,7 @@ func TestDrainCompletions(t *testing.T) {
 		require.NoError(t, err)
 		want[id] = true
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for len(want) > 0 && time.Now().Before(deadline) {
 		for _, done := range c.Drain(nil) {
 			require.True(t, want[done.ID])
@@ -259,6 +259,6 @@ func TestSpoiledLease(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok)
 	require.EqualValues(t, 1, c.counts.BadTags.Load())
-	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, testTimeout, time.Millisecond)
 	leases[0].Release()
 }

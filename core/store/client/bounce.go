@@ -55,8 +55,8 @@ func (l *link) bounceOff(t *part, said *message.Request) {
 	l.peer.client.counts.Bounced.Add(1)
 }
 
-// hears reports whether the server is to hear now of the parts up to this one. The caller holds writing.
-func (l *link) hears(t *part, flush bool) bool {
+// mustAnnounce reports whether the server must know now of the parts up to this one. The caller holds writing.
+func (l *link) mustAnnounce(t *part, flush bool) bool {
 	if t.bounced {
 		l.unheard += t.bytes
 	}

@@ -62,7 +62,7 @@ func TestBounceIsFull(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return c.counts.Bounced.Load() == 5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Bounced.Load() == 5 }, testTimeout, time.Millisecond)
 	close(holds)
 	callers.Wait()
 	reader := dial(t, one(srv), by(CarrierTCP))
@@ -157,13 +157,13 @@ func TestBounceEnds(t *testing.T) {
 			_, err := c.Submit(Request{Op: message.Put, Keys: [][]byte{fmt.Append(nil, n)}, Buffers: [][][]byte{{data}}})
 			require.NoError(t, err)
 		}
-		require.Eventually(t, func() bool { return c.counts.Bounced.Load() == 8 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return c.counts.Bounced.Load() == 8 }, testTimeout, time.Millisecond)
 		time.AfterFunc(20*time.Millisecond, func() { close(engine.Holds) })
 		if first == "server" {
 			srv.Close()
 		}
 		require.NoError(t, c.Close())
-		require.Eventually(t, func() bool { return srv.Stats().Clients == 0 && sys.Stats().Mappings == before.Mappings }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return srv.Stats().Clients == 0 && sys.Stats().Mappings == before.Mappings }, testTimeout, time.Millisecond)
 		open, _, _ := engine.Counts()
 		require.Zero(t, open)
 	}

@@ -116,7 +116,7 @@ type Client struct {
 	closing chan struct{}
 	cancel  context.CancelFunc
 	ctx     context.Context
-	kick    chan struct{} // for the watch
+	wakeup  chan struct{} // for the watch
 	looks   atomic.Int64  // when it looks next, on the clock of stream.Now
 
 	mu     sync.Mutex
@@ -146,7 +146,7 @@ func Open(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, digest: cfg.Namespace.Digest(), places: places, event: event, stop: stop,
-		closing: make(chan struct{}), kick: make(chan struct{}, 1), calls: map[uint64]*call{},
+		closing: make(chan struct{}), wakeup: make(chan struct{}, 1), calls: map[uint64]*call{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	for i, name := range cfg.Servers {

@@ -17,7 +17,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 func mustPut(t testing.TB, c *Client, key string, data []byte) {
 	t.Helper()
@@ -35,7 +35,7 @@ func mustGet(t testing.TB, c *Client, key string, want []byte) {
 
 func back(t testing.TB, c *Client) {
 	t.Helper()
-	require.Eventually(t, func() bool { up, _ := c.Up(); return up == len(c.peers) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { up, _ := c.Up(); return up == len(c.peers) }, testTimeout, time.Millisecond)
 }
 
 // A server that hangs costs one deadline; then its share is a miss at once, until it is back.
@@ -47,15 +47,15 @@ func TestHungServer(t *testing.T) {
 	got, err := c.Get([]byte("key"))
 	require.NoError(t, err)
 	require.Nil(t, got)
-	require.Eventually(t, func() bool { up, _ := c.Up(); return up == 0 }, patience, time.Millisecond)
-	late := c.counts.Late.Load()
+	require.Eventually(t, func() bool { up, _ := c.Up(); return up == 0 }, testTimeout, time.Millisecond)
+	before := c.counts.Late.Load()
 	for i := range 1000 {
 		got, err := c.Get(fmt.Appendf(nil, "%d", i))
 		require.NoError(t, err)
 		require.Nil(t, got)
 	}
 	require.EqualValues(t, 1000, c.counts.Unreachable.Load(), "none of them has waited")
-	require.Equal(t, late, c.counts.Late.Load())
+	require.Equal(t, before, c.counts.Late.Load())
 	r.stopped.Store(false)
 	back(t, c)
 	mustGet(t, c, "key", []byte("data"))
@@ -114,10 +114,10 @@ func TestServerKilled(t *testing.T) {
 		require.Zero(t, open, "a server that is closed holds nothing")
 		cfg := server.Config{Store: engine, Addr: addr, Keys: keys(t, keyA)}
 		var err error
-		require.Eventually(t, func() bool { s, err = server.Listen(cfg); return err == nil }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { s, err = server.Listen(cfg); return err == nil }, testTimeout, time.Millisecond)
 		t.Cleanup(s.Close)
 		before := hits.Load()
-		require.Eventually(t, func() bool { return hits.Load() > before+3 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return hits.Load() > before+3 }, testTimeout, time.Millisecond)
 	}
 	close(stop)
 	all.Wait()
@@ -146,7 +146,7 @@ func TestNoServer(t *testing.T) {
 // Another key is an error, and so is another protection.
 func TestRefusedClients(t *testing.T) {
 	s, _ := serve(t)
-	cfg := Config{Servers: []string{s.Addr().String()}, Keys: keys(t, keyB), Connect: patience}
+	cfg := Config{Servers: []string{s.Addr().String()}, Keys: keys(t, keyB), Connect: testTimeout}
 	_, err := Open(cfg)
 	require.ErrorIs(t, err, ErrRefused)
 	cfg.Keys, cfg.Protection = keys(t, keyA), wire.ProtectEncrypt
@@ -170,9 +170,9 @@ func TestReplay(t *testing.T) {
 	require.NoError(t, err)
 	defer nc.Close()
 	_, _ = nc.Write(sent)
-	_ = nc.SetReadDeadline(time.Now().Add(patience))
+	_ = nc.SetReadDeadline(time.Now().Add(testTimeout))
 	_, _ = io.Copy(io.Discard, nc)
-	require.Eventually(t, func() bool { return s.Refusals().Refused(wire.ErrReplay) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Refusals().Refused(wire.ErrReplay) == 1 }, testTimeout, time.Millisecond)
 	require.EqualValues(t, 1, s.Counters().Requests(message.Put))
 	open, _, _ := engine.Counts()
 	require.Zero(t, open)

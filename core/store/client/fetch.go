@@ -48,14 +48,14 @@ func (l *link) fetch(head *wire.Head, t *part) error {
 // copyBlock copies a block to where it belongs. One whose bytes are not its own any more may have moved, or may be
 // spoiled: the server is asked to send it.
 func (l *link) copyBlock(t *part, i int, e *message.Entry, place int64) error {
-	f := fateNone
+	f := outcomeNone
 	if e.Status == message.OK {
 		var err error
 		if f, err = l.copied(t, i, e, place); err != nil {
 			return err
 		}
 	}
-	if f == fateBad {
+	if f == outcomeBad {
 		l.sendAgain(t, i)
 		return nil
 	}
@@ -63,10 +63,10 @@ func (l *link) copyBlock(t *part, i int, e *message.Entry, place int64) error {
 	return nil
 }
 
-func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, error) {
+func (l *link) copied(t *part, i int, e *message.Entry, place int64) (outcome, error) {
 	dst := t.place(i, e, true)
 	if dst == nil && e.Bytes > 0 {
-		return fateNone, nil
+		return outcomeNone, nil
 	}
 	l.checker.Begin(t.keys[i], int(e.Bytes))
 	left := int(e.Bytes)
@@ -76,7 +76,7 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 		for len(p) > 0 {
 			n := min(len(p), copyBytes)
 			if err := take(l.view, place, p[:n], l.checker); err != nil {
-				return fateBad, l.unreadable(err)
+				return outcomeBad, l.unreadable(err)
 			}
 			l.wrote.Store(stream.Now()) // what runs goes on
 			p, place = p[n:], place+int64(n)
@@ -84,9 +84,9 @@ func (l *link) copied(t *part, i int, e *message.Entry, place int64) (fate, erro
 	}
 	if l.checker.Tag() != e.Tag {
 		l.peer.client.counts.Moved.Add(1)
-		return fateBad, nil
+		return outcomeBad, nil
 	}
-	return fateGood, nil
+	return outcomeGood, nil
 }
 
 // take fills p with the bytes of a block from a place on, and gives them to its tagger. The tag is of what is in p then,

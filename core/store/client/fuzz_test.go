@@ -41,24 +41,24 @@ type slow struct {
 var liarsKey = tag.Key{1, 2, 3}
 
 func (s *liar) dial(context.Context, string) (Conn, error) {
-	near, far := net.Pipe()
+	clientEnd, serverEnd := net.Pipe()
 	go func() {
-		defer far.Close()
+		defer serverEnd.Close()
 		guard, _ := wire.NewGuard(0)
-		session, err := stream.Handshake(far, wire.RoleServer, wire.Config{
+		session, err := stream.Handshake(serverEnd, wire.RoleServer, wire.Config{
 			Keys: s.keys, Ordered: true, MaxPayloadBytes: message.MaxPayloadBytes, Guard: guard, Blob: message.Hello(),
-		}, time.Now().Add(patience))
+		}, time.Now().Add(testTimeout))
 		if err != nil {
 			return
 		}
 		s.secret = session.Export(message.TagSecret)
-		var from net.Conn = far
+		var from net.Conn = serverEnd
 		if s.pause > 0 {
-			from = &slow{far, s}
+			from = &slow{serverEnd, s}
 		}
-		s.serve(stream.NewReader(from, session, stream.Limits{Idle: patience, Total: patience}), stream.NewWriter(far, session, stream.Limits{Idle: patience, Total: patience}, nil))
+		s.serve(stream.NewReader(from, session, stream.Limits{Idle: testTimeout, Total: testTimeout}), stream.NewWriter(serverEnd, session, stream.Limits{Idle: testTimeout, Total: testTimeout}, nil))
 	}()
-	return near, nil
+	return clientEnd, nil
 }
 
 func (s *liar) serve(in *stream.Reader, out *stream.Writer) {
@@ -104,7 +104,7 @@ func FuzzHostileServer(f *testing.F) {
 			payload: payload, keys: ring,
 		}
 		c, err := Open(Config{
-			Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: ring, Dial: s.dial, Timeout: 20 * time.Millisecond, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour,
+			Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: ring, Dial: s.dial, Timeout: 20 * time.Millisecond, Connect: testTimeout, ProbeMin: time.Hour, ProbeMax: time.Hour,
 		})
 		require.NoError(t, err)
 		into := [][][]byte{{make([]byte, 5)}, {make([]byte, 5)}}
@@ -136,11 +136,11 @@ func TestPartsHaveAnOrder(t *testing.T) {
 		head:    wire.Head{Code: message.Get, Reply: true, Extra: p.Encode(make([]byte, message.PartExtraBytes))},
 		payload: append(e.Append(nil), block...), keys: keys(t, keyA),
 	}
-	c, err := Open(Config{Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: s.keys, Dial: s.dial, Timeout: patience, Connect: patience, ProbeMin: time.Hour, ProbeMax: time.Hour})
+	c, err := Open(Config{Servers: []string{"liar"}, Carrier: CarrierTCP, Keys: s.keys, Dial: s.dial, Timeout: testTimeout, Connect: testTimeout, ProbeMin: time.Hour, ProbeMax: time.Hour})
 	require.NoError(t, err)
 	done, err := c.Do(Request{Op: message.Get, Keys: [][]byte{[]byte("key"), []byte("other")}})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, false}, done.OK)
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	require.NoError(t, c.Close())
 }

@@ -12,7 +12,7 @@ import (
 // Once a call has ended its keys are the caller's again: nothing looks at those of one that was late, though its reply comes.
 func TestKeysOfALateCall(t *testing.T) {
 	s, _ := serve(t)
-	c, cable := relayed(t, s, patience)
+	c, cable := relayed(t, s, testTimeout)
 	mustPut(t, c, "key", nil)
 	cable.stopped.Store(true)
 	key := []byte("key")
@@ -22,8 +22,8 @@ func TestKeysOfALateCall(t *testing.T) {
 	l := c.peers[0].link
 	var kept [][]byte
 	l.mu.Lock()
-	for _, late := range l.running {
-		kept = append(kept, late.keys...)
+	for _, expired := range l.running {
+		kept = append(kept, expired.keys...)
 	}
 	l.mu.Unlock()
 	require.Equal(t, [][]byte{nil}, kept)

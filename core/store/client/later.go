@@ -55,7 +55,7 @@ func (l *link) askName(name []byte) (message.Status, []byte, error) {
 // hasCome is for an arena that has come while the link is in use: requests go by way of the socket that has come with it, if there
 // is a session, else where they have gone.
 func (l *link) hasCome(found given, deadline time.Time) {
-	m := l.peer.linkOver(found.near, deadline)
+	m := l.peer.linkOver(found.localConn, deadline)
 	if m == nil {
 		l.gain(found)
 		return
@@ -80,7 +80,7 @@ func (p *peer) exchange(l, m *link) bool {
 	if p.closed || p.link != l || l.cause() != nil {
 		return false
 	}
-	p.link, p.left, l.heir = m, l, m
+	p.link, p.left, l.successor = m, l, m
 	return true
 }
 
@@ -89,7 +89,7 @@ var errLeft = errors.New("requests go another way now")
 
 // leave ends a link to which nothing is given any more, once its leases are over and what runs over it has ended.
 func (l *link) leave() {
-	for wait := l.heir.hold + leaveEvery; l.rest(wait); wait = leaveEvery {
+	for wait := l.successor.hold + leaveEvery; l.rest(wait); wait = leaveEvery {
 		if l.isIdle() {
 			l.fail(errLeft)
 		}
@@ -108,7 +108,7 @@ func (l *link) isIdle() bool {
 // gain gives a link that runs the arena.
 func (l *link) gain(found given) {
 	closeBounce(found.bounce)
-	found.near, found.bounce = nil, nil
+	found.localConn, found.bounce = nil, nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {

@@ -36,11 +36,11 @@ func TestShortageDoesNotLatch(t *testing.T) {
 		require.NoError(t, lookErr)
 		require.Equal(t, "tcp", carrier(c), call)
 		mustGet(t, c, "key", data)
-		_, refused := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+		_, refused := Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: testTimeout})
 		require.ErrorIs(t, refused, ErrRefused, call)
 		time.Sleep(50 * time.Millisecond) // it is tried again and again
 		stop()
-		require.Eventually(t, func() bool { return carrier(c) == "shm" }, patience, time.Millisecond, call)
+		require.Eventually(t, func() bool { return carrier(c) == "shm" }, testTimeout, time.Millisecond, call)
 		mustGet(t, c, "key", data)
 		leases, lookErr := c.Lookup([][]byte{[]byte("key")}, 0)
 		require.NoError(t, lookErr)
@@ -89,16 +89,16 @@ func TestGoingOverLosesNothing(t *testing.T) {
 		})
 	}
 	stop()
-	require.Eventually(t, func() bool { return first.cause() != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return first.cause() != nil }, testTimeout, time.Millisecond)
 	ended.Store(true)
 	readers.Wait()
 	require.ErrorIs(t, first.cause(), errLeft)
-	require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return srv.Stats().Clients == 1 }, testTimeout, time.Millisecond)
 	require.Equal(t, "shm", carrier(c))
 	require.Zero(t, c.counts.Broken.Load()+c.counts.Unreachable.Load()+c.counts.Misses.Load())
 	now, _ := c.peers[0].live()
 	now.fail(errHung)
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	back(t, c)
 	mustGet(t, c, "key", data)
 }
@@ -111,11 +111,11 @@ func TestBothEnd(t *testing.T) {
 	mustPut(t, c, "key", []byte("data"))
 	first := c.peers[0].link
 	stop()
-	require.Eventually(t, func() bool { return carrier(c) == "shm" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return carrier(c) == "shm" }, testTimeout, time.Millisecond)
 	require.NoError(t, first.cause())
 	now, _ := c.peers[0].live()
 	now.fail(errHung)
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	require.ErrorIs(t, first.cause(), errHung)
 	back(t, c)
 	mustGet(t, c, "key", []byte("data"))
@@ -131,7 +131,7 @@ func TestShortageBecomesFailure(t *testing.T) {
 	slow := dial(t, one(srv), func(c *Config) { c.ProbeMax = time.Hour })
 	stop()
 	stop = sys.FailCall("mmap", errors.New("broken"))
-	require.Eventually(t, func() bool { return c.counts.Latched.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Latched.Load() == 1 }, testTimeout, time.Millisecond)
 	stop()
 	require.Len(t, said.all(), 2)
 	require.Contains(t, said.all()[1], "from now on")
@@ -174,7 +174,7 @@ func TestCloseDoesNotWaitForArenas(t *testing.T) {
 		<-promised
 		begun := time.Now()
 		require.NoError(t, c.Close())
-		require.Less(t, time.Since(begun), patience)
+		require.Less(t, time.Since(begun), testTimeout)
 	}
 }
 
@@ -288,13 +288,13 @@ func TestHungDisk(t *testing.T) {
 	select {
 	case done := <-ended:
 		require.False(t, done.OK[0])
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.Fail(t, "the get waits for the disk")
 	}
 	close(answer)
 	stop()
 	require.Zero(t, c.counts.Latched.Load())
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	back(t, c)
 	mustGet(t, c, "cold", cold)
 	mustGet(t, c, "warm", warm)
@@ -312,6 +312,6 @@ func TestReadsThatMayWait(t *testing.T) {
 	require.Equal(t, "tcp", carrier(c))
 	require.Len(t, said.all(), 1)
 	require.Contains(t, said.all()[0], "RWF_NOWAIT")
-	_, err := Open(Config{Servers: c.cfg.Servers, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: patience})
+	_, err := Open(Config{Servers: c.cfg.Servers, Keys: c.cfg.Keys, Carrier: CarrierSHM, Connect: testTimeout})
 	require.ErrorIs(t, err, ErrRefused)
 }

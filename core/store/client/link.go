@@ -39,11 +39,11 @@ type link struct {
 	invited    [32]byte    // the secret of share
 	view       *local.View // of the server's arena, if blocks are read there
 	arenaBytes uint64
-	near       net.Conn      // a shorter way to the server that has come with the view
+	localConn  net.Conn      // a shorter way to the server that has come with the view
 	bounce     *local.Bounce // from which the server copies blocks of puts; nil: they are sent
 	hold       time.Duration // how long a lease lives at most, where there is a view
 	lacks      error         // why there is no view now, and may be one later
-	heir       *link         // in whose favour it was left; guarded by peer.mu
+	successor  *link         // in whose favour it was left; guarded by peer.mu
 	ran        chan struct{} // closed once that has run
 	gone       chan struct{} // closed once it ends
 
@@ -75,10 +75,10 @@ type link struct {
 	unheard int         // bytes of blocks that were copied for the server, which was not told yet
 	maker   *tag.Tagger // of tags of blocks that are put
 
-	entries []byte
-	hits    []bool
-	fates   [message.MaxKeys]fate
-	checker *tag.Tagger // of tags of blocks that come
+	entries  []byte
+	hits     []bool
+	outcomes [message.MaxKeys]outcome
+	checker  *tag.Tagger // of tags of blocks that come
 }
 
 // Format never shows a secret, whatever the verb.
@@ -297,7 +297,7 @@ func (l *link) transmit(id uint64, t *part, flush bool) {
 	l.writing.Lock()
 	err := net.ErrClosed
 	if !l.shut {
-		if err = l.write(id, t); err == nil && l.hears(t, flush) {
+		if err = l.write(id, t); err == nil && l.mustAnnounce(t, flush) {
 			flush = true
 			err = l.out.Flush()
 		}

@@ -91,7 +91,7 @@ func (p *peer) after(l *link) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.left = nil
-	return l.heir
+	return l.successor
 }
 
 func (p *peer) sleep(d time.Duration) bool {

@@ -86,16 +86,16 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 		l.accept(t, 0, t.bytes)
 		return true, nil
 	case message.Bad:
-		return true, l.judged(head)
+		return true, l.complaintReply(head)
 	case message.Exists, message.Delete, message.Pin:
 		return true, l.found(head, t)
 	}
 	return true, l.in.End()
 }
 
-// judged reads what the server says of a block that did not fit its tag: one that is not gone
+// complaintReply reads what the server says of a block that did not fit its tag: one that is not gone
 // was changed on this connection, or in this process.
-func (l *link) judged(head *wire.Head) error {
+func (l *link) complaintReply(head *wire.Head) error {
 	gone, err := l.bits(head, 1)
 	if err == nil && !gone[0] {
 		l.peer.client.counts.Changed.Add(1)
@@ -172,13 +172,13 @@ func (l *link) part(head *wire.Head, t *part) (last bool, err error) {
 	if err := l.in.Read(table); err != nil {
 		return false, err
 	}
-	fates := l.fates[:n]
+	outcomes := l.outcomes[:n]
 	for i := range n {
 		var e message.Entry
 		if err := e.Decode(table[i*message.EntryBytes : (i+1)*message.EntryBytes]); err != nil {
 			return false, err
 		}
-		if fates[i], err = l.block(t, &p, int(p.First)+i, &e); err != nil {
+		if outcomes[i], err = l.block(t, &p, int(p.First)+i, &e); err != nil {
 			return false, err
 		}
 	}
@@ -188,45 +188,45 @@ func (l *link) part(head *wire.Head, t *part) (last bool, err error) {
 	if err := l.in.End(); err != nil {
 		return false, err
 	}
-	l.took(t, &p, table, fates)
+	l.took(t, &p, table, outcomes)
 	return p.Last, nil
 }
 
-// fate is what became of the bytes of a key, if the message that they are of is genuine.
-type fate uint8
+// outcome is what became of the bytes of a key, if the message that they are of is genuine.
+type outcome uint8
 
 const (
-	fateNone fate = iota // a miss, no room, or more is to come
-	fateGood             // a whole block and its tag
-	fateBad              // a whole block and another tag
+	outcomeNone outcome = iota // a miss, no room, or more is to come
+	outcomeGood                // a whole block and its tag
+	outcomeBad                 // a whole block and another tag
 )
 
 // block reads the bytes of one key.
-func (l *link) block(t *part, p *message.Part, i int, e *message.Entry) (fate, error) {
+func (l *link) block(t *part, p *message.Part, i int, e *message.Entry) (outcome, error) {
 	n := p.Data(e)
 	if e.Status != message.OK {
-		return fateNone, nil
+		return outcomeNone, nil
 	}
 	if n == 0 && e.Bytes > 0 {
-		return fateNone, message.ErrMalformed
+		return outcomeNone, message.ErrMalformed
 	}
 	dst := t.place(i, e, p.Offset == 0)
 	if dst == nil && e.Bytes > 0 {
-		return fateNone, l.skip(n)
+		return outcomeNone, l.skip(n)
 	}
 	if p.Offset == 0 {
 		l.checker.Begin(t.keys[i], int(e.Bytes))
 	}
 	if err := l.scatter(dst, int(p.Offset), n); err != nil {
-		return fateNone, err
+		return outcomeNone, err
 	}
 	switch {
 	case p.Offset+uint32(n) < e.Bytes:
-		return fateNone, nil
+		return outcomeNone, nil
 	case l.checker.Tag() == e.Tag:
-		return fateGood, nil
+		return outcomeGood, nil
 	}
-	return fateBad, nil
+	return outcomeBad, nil
 }
 
 // complain tells the server of a block that the tag it has said does not fit.
@@ -307,8 +307,8 @@ func (l *link) skip(n int) error {
 }
 
 // took notes what a genuine message has brought.
-func (l *link) took(t *part, p *message.Part, table []byte, fates []fate) {
-	for i := range fates {
+func (l *link) took(t *part, p *message.Part, table []byte, outcomes []outcome) {
+	for i := range outcomes {
 		var e message.Entry
 		_ = e.Decode(table[i*message.EntryBytes : (i+1)*message.EntryBytes])
 		at := int(p.First) + i
@@ -318,19 +318,19 @@ func (l *link) took(t *part, p *message.Part, table []byte, fates []fate) {
 			return
 		}
 		t.next, t.off = at+1, 0
-		l.note(t, at, &e, fates[i])
+		l.note(t, at, &e, outcomes[i])
 	}
 }
 
-func (l *link) note(t *part, at int, e *message.Entry, f fate) {
+func (l *link) note(t *part, at int, e *message.Entry, f outcome) {
 	counts := &l.peer.client.counts
 	switch {
 	case t.call == nil:
 		return
-	case f == fateBad: // somewhere between the writer and here
+	case f == outcomeBad: // somewhere between the writer and here
 		counts.BadTags.Add(1)
 		l.complain(t.keys[at], e.Tag)
-	case f == fateGood:
+	case f == outcomeGood:
 		counts.Hits.Add(1)
 		l.accept(t, at, int(e.Bytes))
 		if t.call.Data != nil {

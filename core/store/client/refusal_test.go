@@ -34,7 +34,7 @@ func TestServerThatEndsInTheHandshake(t *testing.T) {
 				_ = nc.Close()
 			}
 		}()
-		cfg := Config{Servers: []string{l.Addr().String()}, Keys: keys(t, keyA), Connect: patience}
+		cfg := Config{Servers: []string{l.Addr().String()}, Keys: keys(t, keyA), Connect: testTimeout}
 		c, err := Open(cfg)
 		if again {
 			require.ErrorIs(t, err, ErrRefused)
@@ -77,7 +77,7 @@ func TestKeysAreExchanged(t *testing.T) {
 	there.Store(true)
 	other.Store(true)
 	c.peers[0].link.fail(io.EOF)
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	back(t, c)
 	mustGet(t, c, "key", []byte("data"))
 	mustGet(t, dial(t, one(s), func(c *Config) { c.Keys = stale }), "key", []byte("data"))

@@ -25,7 +25,7 @@ type relay struct {
 
 // dial is Config.Dial.
 func (r *relay) dial(ctx context.Context, _ string) (Conn, error) {
-	far, err := dialTCP(ctx, r.to)
+	serverEnd, err := dialTCP(ctx, r.to)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (r *relay) dial(ctx context.Context, _ string) (Conn, error) {
 		return nil, err
 	}
 	defer l.Close()
-	near, err := dialTCP(ctx, l.Addr().String())
+	clientEnd, err := dialTCP(ctx, l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
@@ -43,11 +43,11 @@ func (r *relay) dial(ctx context.Context, _ string) (Conn, error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	r.conns = append(r.conns, mid, far)
+	r.conns = append(r.conns, mid, serverEnd)
 	r.mu.Unlock()
-	go r.carry(mid, far, true)
-	go r.carry(far, mid, false)
-	return near, nil
+	go r.carry(mid, serverEnd, true)
+	go r.carry(serverEnd, mid, false)
+	return clientEnd, nil
 }
 
 func (r *relay) carry(from, to net.Conn, sent bool) {
@@ -94,7 +94,7 @@ func relayed(t *testing.T, s *server.Server, timeout time.Duration, change ...fu
 	t.Helper()
 	r := &relay{to: s.Addr().String()}
 	relaying := func(c *Config) {
-		c.Dial, c.Timeout, c.ProbeMin, c.ProbeMax, c.Connect = r.dial, timeout, 20*time.Millisecond, 50*time.Millisecond, patience
+		c.Dial, c.Timeout, c.ProbeMin, c.ProbeMax, c.Connect = r.dial, timeout, 20*time.Millisecond, 50*time.Millisecond, testTimeout
 	}
 	c := dial(t, one(s), append(change, relaying)...)
 	t.Cleanup(r.close)

@@ -37,7 +37,7 @@ func TestRefusedRight(t *testing.T) {
 	mustPut(t, c, "key", []byte("data"))
 	grant(" read")
 	require.NoError(t, s.Reload())
-	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond)
 	back(t, c)
 	for _, key := range []string{"key", "other"} {
 		ok, err := c.Put([]byte(key), []byte("other"), nil)
@@ -47,7 +47,7 @@ func TestRefusedRight(t *testing.T) {
 	n, err := c.Delete([][]byte{[]byte("key")})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.ErrorContains(t, c.Flush(patience), "denied")
+	require.ErrorContains(t, c.Flush(testTimeout), "denied")
 	mustGet(t, c, "key", []byte("data"))
 	require.EqualValues(t, 4, c.counts.Replies(message.Denied))
 	require.Len(t, said, 1)
@@ -55,10 +55,10 @@ func TestRefusedRight(t *testing.T) {
 
 	grant(" salt=another")
 	require.NoError(t, s.Reload())
-	require.Eventually(t, func() bool { return c.counts.Refused.Load() > 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.counts.Refused.Load() > 0 }, testTimeout, time.Millisecond)
 	_, why := c.Up()
 	require.ErrorIs(t, why[0], ErrRefused)
-	_, err = Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: keys(t, keyA), Connect: patience})
+	_, err = Open(Config{Servers: c.cfg.Servers, Namespace: here, Keys: keys(t, keyA), Connect: testTimeout})
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "key 1 may not open namespaces of this salt")
 }

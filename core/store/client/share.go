@@ -85,9 +85,9 @@ func halfOf(deadline time.Time) time.Time { return time.Now().Add(time.Until(dea
 // given is what a server has given.
 type given struct {
 	message.Shared
-	view   *local.View
-	near   net.Conn      // a shorter way to the server
-	bounce *local.Bounce // for puts over that one; nil: they are sent
+	view      *local.View
+	localConn net.Conn      // a shorter way to the server
+	bounce    *local.Bounce // for puts over that one; nil: they are sent
 }
 
 // invite asks the server for its arena, by way of ask, which says a name to it.
@@ -132,12 +132,12 @@ func (l *link) await(found *given, invitation *local.Invitation, deadline time.T
 	case err != nil:
 		return failure(err)
 	}
-	if found.near, err = local.Conn(socket); err != nil {
+	if found.localConn, err = local.Conn(socket); err != nil {
 		return failure(errors.Join(err, fd.Close()))
 	}
 	found.view, err = local.NewView(fd, int64(found.ArenaBytes), l.opened.Storage == storageMemory)
 	if err != nil {
-		return failure(errors.Join(fmt.Errorf("the server's arena: %w", err), found.near.Close()))
+		return failure(errors.Join(fmt.Errorf("the server's arena: %w", err), found.localConn.Close()))
 	}
 	if invitation.Taken {
 		found.bounce = invitation.Bounce
@@ -147,7 +147,7 @@ func (l *link) await(found *given, invitation *local.Invitation, deadline time.T
 
 // attach gives the link the arena, and the way that has come with it.
 func (l *link) attach(found given) {
-	l.view, l.near, l.bounce, l.arenaBytes = found.view, found.near, found.bounce, found.ArenaBytes
+	l.view, l.localConn, l.bounce, l.arenaBytes = found.view, found.localConn, found.bounce, found.ArenaBytes
 	l.hold = time.Duration(min(found.HoldUs, 1<<32)) * time.Microsecond
 }
 

@@ -36,7 +36,7 @@ func TestFlippedBits(t *testing.T) {
 		got, err := c.Get([]byte("key"))
 		require.NoError(t, err)
 		require.Nil(t, got, at)
-		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, patience, time.Millisecond, "%d: %+v", at, &c.counts)
+		require.Eventually(t, func() bool { return c.counts.Broken.Load() == 1 }, testTimeout, time.Millisecond, "%d: %+v", at, &c.counts)
 		inBlock := uint64(0)
 		if at >= block {
 			inBlock = 1
@@ -63,7 +63,7 @@ func TestSpoiltBlock(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, got)
 	require.EqualValues(t, 1, c.counts.BadTags.Load())
-	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { _, _, bads := engine.Counts(); return bads == 1 }, testTimeout, time.Millisecond)
 	found, err := c.Exists([][]byte{[]byte("key")})
 	require.NoError(t, err)
 	require.False(t, found[0])
@@ -88,7 +88,7 @@ func TestReplacedWhileRead(t *testing.T) {
 	ok, err := leases[0].Read([][]byte{make([]byte, len(old))})
 	require.NoError(t, err)
 	require.False(t, ok)
-	require.Eventually(t, func() bool { return s.Counters().Requests(message.Bad) == 1 && s.Stats().Running == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Counters().Requests(message.Bad) == 1 && s.Stats().Running == 0 }, testTimeout, time.Millisecond)
 	mustGet(t, c, "key", data)
 	require.Zero(t, c.counts.Broken.Load())
 	require.Zero(t, c.counts.Changed.Load())
@@ -110,7 +110,7 @@ func TestComplaintTakesLong(t *testing.T) {
 	}
 	c := dial(t, one(s), by(CarrierTCP), func(c *Config) { c.Timeout = 30 * time.Millisecond })
 	do := func(r Request) Completion {
-		r.Keys, r.Timeout = [][]byte{[]byte("key")}, patience
+		r.Keys, r.Timeout = [][]byte{[]byte("key")}, testTimeout
 		done, err := c.Do(r)
 		require.NoError(t, err)
 		return done
@@ -118,12 +118,12 @@ func TestComplaintTakesLong(t *testing.T) {
 	require.True(t, do(Request{Op: message.Put, Buffers: [][][]byte{{noise(newRand(t), 100<<10)}}}).OK[0])
 	engine.Spoil("key")
 	require.False(t, do(Request{Op: message.Get}).OK[0])
-	require.Eventually(t, func() bool { return reads.Load() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return reads.Load() == 2 }, testTimeout, time.Millisecond)
 	time.Sleep(100 * time.Millisecond) // more than a get may take
 	require.True(t, do(Request{Op: message.Exists}).OK[0])
 	require.Zero(t, c.counts.Broken.Load())
 	end()
-	require.Eventually(t, func() bool { return !do(Request{Op: message.Exists}).OK[0] }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return !do(Request{Op: message.Exists}).OK[0] }, testTimeout, time.Millisecond)
 	require.Zero(t, c.counts.Broken.Load())
 }
 
@@ -166,7 +166,7 @@ func TestWhatADigestLeavesOut(t *testing.T) {
 			head: wire.Head{Code: message.Put, Reply: true}, keys: keys(t, keyA),
 			heard: func(head wire.Head) bool { apart[head.Code] = head.ApartBytes; return true },
 		}
-		c, err := Open(Config{Servers: []string{"liar"}, Keys: s.keys, Carrier: CarrierTCP, Dial: s.dial, Timeout: patience, ProbeMin: time.Hour, ProbeMax: time.Hour})
+		c, err := Open(Config{Servers: []string{"liar"}, Keys: s.keys, Carrier: CarrierTCP, Dial: s.dial, Timeout: testTimeout, ProbeMin: time.Hour, ProbeMax: time.Hour})
 		require.NoError(t, err)
 		mustPut(t, c, "key", make([]byte, n))
 		require.NoError(t, c.Close())

@@ -30,7 +30,7 @@ func (l *link) turnNow() turn {
 // turns waits until a link's turn is that of one of these.
 func turns(t *testing.T, l *link, wanted turn) {
 	t.Helper()
-	require.Eventually(t, func() bool { return l.turnNow() == wanted }, patience, 50*time.Microsecond)
+	require.Eventually(t, func() bool { return l.turnNow() == wanted }, testTimeout, 50*time.Microsecond)
 }
 
 // lookUp asks for the key in a goroutine of its own.
@@ -48,7 +48,7 @@ func lookUp(t *testing.T, c *Client) chan bool {
 func begin(t *testing.T, c *Client) *call {
 	t.Helper()
 	r := Request{Op: message.Exists, Keys: [][]byte{[]byte("key")}}
-	place, err := c.place(time.Now().Add(patience))
+	place, err := c.place(time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	k := c.newCall(&r, place)
 	k.sync = true
@@ -62,7 +62,7 @@ func begin(t *testing.T, c *Client) *call {
 func reading(k *call) chan bool {
 	found := make(chan bool, 1)
 	go func() {
-		k.reads.serve(k, patience)
+		k.reads.serve(k, testTimeout)
 		<-k.ended
 		found <- k.Err == nil && k.OK[0]
 	}()
@@ -89,7 +89,7 @@ func TestTurns(t *testing.T) {
 	close(goOn)
 	require.True(t, <-first)
 	require.True(t, <-second)
-	done, err := c.Wait(id, time.Now().Add(patience))
+	done, err := c.Wait(id, time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.Equal(t, "data", string(done.Data[0]))
 	turns(t, l, turnNone)
@@ -130,12 +130,12 @@ func TestEndIsNoticed(t *testing.T) {
 			}
 			s.Close()
 			if how == "the caller reads" {
-				require.Eventually(t, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.ended }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.ended }, testTimeout, time.Millisecond)
 				require.NoError(t, l.cause())
 				l.yield()
 			}
 			<-l.gone
-			require.Eventually(t, func() bool { up, _ := c.Up(); return up == 0 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { up, _ := c.Up(); return up == 0 }, testTimeout, time.Millisecond)
 		})
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/moewire/moewire/core/store/stream"
 )
 
-// judgeTime is longer than a server looks at a block that a reader complains of.
-const judgeTime = 2 * time.Minute
+// complaintTime is longer than a server looks at a block that a reader complains of.
+const complaintTime = 2 * time.Minute
 
 // forever is when there is nothing to watch.
 const forever = time.Duration(1 << 62)
@@ -40,7 +40,7 @@ func (c *Client) watch() {
 		select {
 		case <-c.closing:
 			return
-		case <-c.kick:
+		case <-c.wakeup:
 		case <-at:
 		}
 	}
@@ -55,7 +55,7 @@ func (c *Client) watchFor(timeout time.Duration) {
 
 func (c *Client) wakeWatch() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -64,8 +64,8 @@ func (c *Client) wakeWatch() {
 // something to do again. A part whose memory is in use ends with the link, or goes on.
 func (l *link) expire() (next time.Duration) {
 	now, next := stream.Now(), forever
-	late, hung := l.late(now, &next)
-	for _, t := range late {
+	expired, hung := l.expired(now, &next)
+	for _, t := range expired {
 		l.peer.client.counts.Late.Add(uint64(len(t.keys)))
 		t.complete()
 	}
@@ -75,13 +75,13 @@ func (l *link) expire() (next time.Duration) {
 	return next
 }
 
-func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
+func (l *link) expired(now int64, next *time.Duration) (expired []*part, hung bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	queue := l.queue[:0]
 	for _, t := range l.queue {
 		if l.over(t, now, t.timeout, next) {
-			late = append(late, t)
+			expired = append(expired, t)
 		} else {
 			queue = append(queue, t)
 		}
@@ -91,18 +91,18 @@ func (l *link) late(now int64, next *time.Duration) (late []*part, hung bool) {
 	for _, t := range l.running {
 		if t.call != nil && !t.writing && !t.reading && l.over(t, now, t.timeout, next) {
 			given := *t // the one in the table stays, for the reply
-			late = append(late, &given)
+			expired = append(expired, &given)
 			t.call, t.bufs, t.keys = nil, nil, noKeys[:len(t.keys)]
 		}
 		switch t.code {
 		case message.Flush: // it takes as long as a disk does
 		case message.Bad: // and so may the look at a block
-			hung = l.over(t, now, judgeTime, next) || hung
+			hung = l.over(t, now, complaintTime, next) || hung
 		default:
 			hung = l.over(t, now, max(t.timeout, l.peer.client.cfg.Timeout), next) || hung
 		}
 	}
-	return late, hung
+	return expired, hung
 }
 
 // over reports whether nothing has come for so long, since a part was begun.

@@ -121,13 +121,13 @@ func offer(t *testing.T, bounce *Bounce, take bool) (*View, *Invitation) {
 	var view *View
 	ended := make(chan error, 1)
 	go func() {
-		fd, err := d.Await(time.Now().Add(patience))
+		fd, err := d.Await(time.Now().Add(testTimeout))
 		if err == nil && fd != nil {
 			view, err = ViewBounce(fd)
 		}
 		ended <- errors.Join(err, d.Send(arena, theirs, take), d.Close())
 	}()
-	fd, socket, err := i.Await(time.Now().Add(patience))
+	fd, socket, err := i.Await(time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.NoError(t, <-ended)
 	sys.CloseAll(fd, socket)
@@ -205,7 +205,7 @@ func TestBounceOfAnImpostor(t *testing.T) {
 		conn, err := sys.Accept(listener)
 		require.NoError(t, err)
 		require.NoError(t, sys.Send(conn, c.said, c.fds...))
-		got, err := d.Await(time.Now().Add(patience))
+		got, err := d.Await(time.Now().Add(testTimeout))
 		require.ErrorIs(t, err, c.err, what)
 		require.Nil(t, got, what)
 		require.NoError(t, d.Close())

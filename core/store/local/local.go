@@ -45,8 +45,8 @@ var ErrStopped = errors.New("the client waits no more")
 
 const numFDs = 2
 
-// strangers is how many connections may wait beside that of the server.
-const strangers = 8
+// maxWaiting is how many connections may wait beside that of the server.
+const maxWaiting = 8
 
 func socketName(name [message.NameBytes]byte) string {
 	return "moewire-store-" + hex.EncodeToString(name[:])
@@ -94,7 +94,7 @@ func Invite(secret [32]byte) (i *Invitation, err error) {
 	if i.proofs, err = proofsOf(secret, i.Name); err != nil {
 		return nil, err
 	}
-	if i.listener, err = sys.ListenAbstract(socketName(i.Name), strangers); err != nil {
+	if i.listener, err = sys.ListenAbstract(socketName(i.Name), maxWaiting); err != nil {
 		return nil, err
 	}
 	return i, nil

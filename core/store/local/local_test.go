@@ -18,7 +18,7 @@ import (
 	"github.com/moewire/moewire/core/store/message"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // arenaOf is sealed memory with these bytes at its beginning.
 func arenaOf(t *testing.T, bytes int64, text string) *sys.FD {
@@ -55,7 +55,7 @@ func deliver(t *testing.T, name [16]byte, secret [32]byte, arena, socket *sys.FD
 	require.NoError(t, err)
 	ended = make(chan error, 1)
 	go func() {
-		err := await(d, time.Now().Add(patience))
+		err := await(d, time.Now().Add(testTimeout))
 		if err == nil {
 			err = d.Send(arena, socket, false)
 		}
@@ -71,21 +71,21 @@ func TestDescriptorArrives(t *testing.T) {
 	arena := arenaOf(t, 1<<20, "bytes")
 	ours, theirs := pairOf(t)
 	ended := deliver(t, i.Name, [32]byte{1, 2, 3}, arena, theirs)
-	fd, socket, err := i.Await(time.Now().Add(patience))
+	fd, socket, err := i.Await(time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.NoError(t, <-ended)
 	require.NoError(t, theirs.Close())
-	near, err := Conn(socket)
+	dialled, err := Conn(socket)
 	require.NoError(t, err)
-	far, err := Conn(ours)
+	accepted, err := Conn(ours)
 	require.NoError(t, err)
-	_, err = far.Write([]byte("hello"))
+	_, err = accepted.Write([]byte("hello"))
 	require.NoError(t, err)
-	require.NoError(t, far.Close())
-	heard, err := io.ReadAll(near)
+	require.NoError(t, accepted.Close())
+	received, err := io.ReadAll(dialled)
 	require.NoError(t, err)
-	require.Equal(t, "hello", string(heard))
-	require.NoError(t, near.Close())
+	require.Equal(t, "hello", string(received))
+	require.NoError(t, dialled.Close())
 	same, err := sys.SameFile(fd, arena)
 	require.NoError(t, err)
 	require.True(t, same)
@@ -143,9 +143,9 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- errors.Join(await(d, time.Now().Add(patience)), d.Send(right, theirs, false), d.Close())
+		ended <- errors.Join(await(d, time.Now().Add(testTimeout)), d.Send(right, theirs, false), d.Close())
 	}()
-	fd, socket, err := i.Await(time.Now().Add(patience))
+	fd, socket, err := i.Await(time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.NoError(t, <-ended)
 	got := make([]byte, 5)
@@ -174,8 +174,8 @@ func TestWrongDelivery(t *testing.T) {
 		require.NoError(t, err)
 		d, err := Approach(i.Name, [32]byte{})
 		require.NoError(t, err)
-		go func() { _ = errors.Join(await(d, time.Now().Add(patience)), send(d), d.Close()) }()
-		_, _, err = i.Await(time.Now().Add(patience))
+		go func() { _ = errors.Join(await(d, time.Now().Add(testTimeout)), send(d), d.Close()) }()
+		_, _, err = i.Await(time.Now().Add(testTimeout))
 		require.Error(t, err, name)
 		require.Equal(t, name == "nothing", errors.Is(err, ErrWithdrawn), name)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, name)
@@ -192,7 +192,7 @@ func TestServerGoes(t *testing.T) {
 	d, err := Approach(i.Name, [32]byte{7})
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
-	_, _, err = i.Await(time.Now().Add(patience))
+	_, _, err = i.Await(time.Now().Add(testTimeout))
 	require.ErrorIs(t, err, ErrWithdrawn, "after its proof")
 
 	d, err = Approach(i.Name, [32]byte{7})
@@ -202,7 +202,7 @@ func TestServerGoes(t *testing.T) {
 	defer sys.CloseAll(conn)
 	require.True(t, i.knows(conn))
 	time.AfterFunc(50*time.Millisecond, func() { _ = d.Close() })
-	_, err = i.take(conn, time.Now().Add(patience))
+	_, err = i.take(conn, time.Now().Add(testTimeout))
 	require.ErrorIs(t, err, ErrWithdrawn, "without reading the client's")
 }
 
@@ -251,7 +251,7 @@ func TestImpostors(t *testing.T) {
 		conn, err := sys.Accept(listener)
 		require.NoError(t, err)
 		require.NoError(t, sys.Send(conn, said))
-		require.ErrorIs(t, await(d, time.Now().Add(patience)), ErrImpostor, what)
+		require.ErrorIs(t, await(d, time.Now().Add(testTimeout)), ErrImpostor, what)
 		require.NoError(t, d.Close())
 		sys.CloseAll(listener, conn)
 	}

@@ -25,7 +25,7 @@ func (c *conn) complaint(j *job, n int) error {
 	c.others.Add(1)
 	safego.Go("store: complaint", func() {
 		defer c.others.Done()
-		if err := safego.Call("store: complaint", func() { j.status = c.judge(j, t, until) }); err != nil {
+		if err := safego.Call("store: complaint", func() { j.status = c.recheck(j, t, until) }); err != nil {
 			j.status = message.Failed
 			c.report(err)
 		}
@@ -35,10 +35,10 @@ func (c *conn) complaint(j *job, n int) error {
 	return nil
 }
 
-// judge says whether the block that the reader was told of is gone: there is none, or another one, or it does not fit
+// recheck says whether the block that the reader was told of is gone: there is none, or another one, or it does not fit
 // its tag here either and is dropped. A block that fits was changed on its way. It stays, and so does one that could
 // not be looked at.
-func (c *conn) judge(j *job, t *tag.Tagger, until time.Time) message.Status {
+func (c *conn) recheck(j *job, t *tag.Tagger, until time.Time) message.Status {
 	c.judging.Lock()
 	defer c.judging.Unlock()
 	c.lease(j, 0, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/moewire/moewire/core/store/tag"
 )
 
-// accuse says that a block did not fit a tag.
-func (r *raw) accuse(key string, said tag.Tag) {
+// sendComplaint says that a block did not fit a tag.
+func (r *raw) sendComplaint(key string, said tag.Tag) {
 	r.t.Helper()
 	r.say(message.Bad, message.Request{NumKeys: 1, Tag: said}, table(key))
 }
@@ -22,8 +22,8 @@ func (r *raw) accuse(key string, said tag.Tag) {
 // complain does so, and reports whether that block is gone.
 func (r *raw) complain(key string, said tag.Tag) bool {
 	r.t.Helper()
-	r.accuse(key, said)
-	head, b := r.hear()
+	r.sendComplaint(key, said)
+	head, b := r.readReply()
 	require.Equal(r.t, message.OK, message.Status(head.Status))
 	gone := make([]bool, 1)
 	_, err := message.Found(b, gone)
@@ -77,8 +77,8 @@ func TestComplaintWithoutAnAnswer(t *testing.T) {
 		e.OnRead = func(int64) error { reads.Add(1); return c.read() }
 		r, data := open(t, s), noise(1<<20)
 		r.mustPut("key", data)
-		r.accuse("key", r.tagger.Of([]byte("key"), data))
-		head, _ := r.hear()
+		r.sendComplaint("key", r.tagger.Of([]byte("key"), data))
+		head, _ := r.readReply()
 		require.Equal(t, c.want, message.Status(head.Status))
 		require.EqualValues(t, 1, reads.Load())
 		require.Equal(t, 1, r.exists("key"))
@@ -97,7 +97,7 @@ func slowDisk(t *testing.T) (s *server.Server, r *raw, reads *atomic.Int64, hold
 	e.OnRead = func(int64) error { reads.Add(1); <-hold; return nil }
 	r, data := open(t, s), noise(1<<20)
 	r.mustPut("key", data)
-	r.accuse("key", r.tagger.Of([]byte("key"), data))
+	r.sendComplaint("key", r.tagger.Of([]byte("key"), data))
 	require.Eventually(t, func() bool { return reads.Load() == 1 }, 20*time.Second, time.Millisecond)
 	t.Cleanup(func() { quiet(t, e) })
 	return s, r, reads, hold
@@ -106,12 +106,12 @@ func slowDisk(t *testing.T) (s *server.Server, r *raw, reads *atomic.Int64, hold
 // While a block is looked at its client's other requests go on, and other complaints wait for their turn.
 func TestComplaintsAreOnTheSide(t *testing.T) {
 	_, r, reads, hold := slowDisk(t)
-	r.accuse("key", r.tagger.Of([]byte("key"), noise(1<<20)))
+	r.sendComplaint("key", r.tagger.Of([]byte("key"), noise(1<<20)))
 	require.Equal(t, 1, r.exists("key"))
 	require.EqualValues(t, 1, reads.Load())
 	close(hold)
 	for range 2 {
-		head, _ := r.hear()
+		head, _ := r.readReply()
 		require.Equal(t, message.Bad, head.Code)
 	}
 	require.EqualValues(t, 8, reads.Load())
@@ -143,7 +143,7 @@ func TestComplaintPanics(t *testing.T) {
 	e.OnRead = func(int64) error { panic("a defect") }
 	r, data := open(t, s), noise(1<<20)
 	r.mustPut("key", data)
-	r.accuse("key", r.tagger.Of([]byte("key"), data))
+	r.sendComplaint("key", r.tagger.Of([]byte("key"), data))
 	r.gone()
 	quiet(t, e)
 	require.Equal(t, 1, open(t, s).exists("key"))
@@ -155,7 +155,7 @@ func TestBlocksAreSealedOnce(t *testing.T) {
 	r := open(t, s)
 	r.mustPut("key", noise(1000))
 	r.say(message.Get, message.Request{NumKeys: 1}, table("key"))
-	head, _ := r.hear()
+	head, _ := r.readReply()
 	require.EqualValues(t, 1000, head.ApartBytes)
 }
 

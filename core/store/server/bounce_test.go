@@ -17,8 +17,8 @@ import (
 	"github.com/moewire/moewire/core/store/server/servertest"
 )
 
-// near starts a server of maps that has an arena, with a client.
-func near(t testing.TB, change ...func(*server.Config)) (*server.Server, *raw) {
+// newLocal starts a server of maps that has an arena, with a client.
+func newLocal(t testing.TB, change ...func(*server.Config)) (*server.Server, *raw) {
 	t.Helper()
 	m, err := medium.NewMemory(arenaBytes)
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func near(t testing.TB, change ...func(*server.Config)) (*server.Server, *raw) {
 	return srv, open(t, srv)
 }
 
-// engineOf is the engine of a server that near starts.
+// engineOf is the engine of a server that newLocal starts.
 func engineOf(e **servertest.Engine) func(*server.Config) {
 	return func(c *server.Config) { *e = c.Store.(*servertest.Engine) }
 }
@@ -75,7 +75,7 @@ func (r *raw) bounced(key string, block []byte, offset uint64) (message.Request,
 
 // What lies in the bounce buffer is what is stored, from any place and of any size; nothing else comes over the connection.
 func TestBouncedPuts(t *testing.T) {
-	srv, first := near(t)
+	srv, first := newLocal(t)
 	r, memory := first.bouncing()
 	for n, size := range []int{0, 1, 100, 16<<10 - 1, 16 << 10, 64<<10 + 3, 1 << 20, message.MaxBounceBytes} {
 		key, block := fmt.Sprint("key ", n), noise(size)
@@ -102,7 +102,7 @@ func (r *raw) block(key string) (got []byte) {
 	r.t.Helper()
 	r.say(message.Get, message.Request{NumKeys: 1}, table(key))
 	for last := false; !last; {
-		head, b := r.hear()
+		head, b := r.readReply()
 		require.False(r.t, head.Refused)
 		var p message.Part
 		require.NoError(r.t, p.Decode(head.Extra, 1))
@@ -118,7 +118,7 @@ func (r *raw) block(key string) (got []byte) {
 // refused and leaves nothing. The connection stays.
 func TestBouncedPutsOfAHostileClient(t *testing.T) {
 	var engine *servertest.Engine
-	srv, first := near(t, engineOf(&engine))
+	srv, first := newLocal(t, engineOf(&engine))
 	r, memory := first.bouncing()
 	block := noise(1000)
 	copy(memory, block)
@@ -201,7 +201,7 @@ func (r *raw) given(t *testing.T, bounce *sys.FD) (said byte, other *raw) {
 // send its blocks.
 func TestUnsealedBounceIsRefused(t *testing.T) {
 	logged := make(chan string, 100)
-	_, first := near(t, func(c *server.Config) { c.Log = func(line string) { logged <- line } })
+	_, first := newLocal(t, func(c *server.Config) { c.Log = func(line string) { logged <- line } })
 	before := sys.Stats().Mappings
 	said, r := first.given(t, memoryOf(t, 1<<20, false))
 	require.EqualValues(t, 1, said)
@@ -217,7 +217,7 @@ func TestUnsealedBounceIsRefused(t *testing.T) {
 
 // A bounce buffer may be shorter than the longest. Then nothing behind its end is read.
 func TestShortBounce(t *testing.T) {
-	_, first := near(t)
+	_, first := newLocal(t)
 	said, r := first.given(t, memoryOf(t, 1<<20+100, true))
 	require.EqualValues(t, 2, said)
 	zeros := make([]byte, 1000)
@@ -232,7 +232,7 @@ func TestShortBounce(t *testing.T) {
 
 // So it is where the server cannot map it.
 func TestBounceThatCannotBeMapped(t *testing.T) {
-	_, first := near(t)
+	_, first := newLocal(t)
 	b, err := local.NewBounce()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
@@ -249,7 +249,7 @@ func TestBounceThatCannotBeMapped(t *testing.T) {
 // A client that ends in the middle of its puts, or before its session, leaves nothing.
 func TestBounceEndsWithItsConnection(t *testing.T) {
 	var engine *servertest.Engine
-	_, first := near(t, engineOf(&engine))
+	_, first := newLocal(t, engineOf(&engine))
 	before := sys.Stats()
 	for range 3 {
 		b, err := local.NewBounce()
@@ -287,7 +287,7 @@ func TestBouncedPutAllocatesNothing(t *testing.T) {
 		t.Skip("under the race detector a sync.Pool drops what it is given now and then")
 	}
 	engine := &steady{block: make([]byte, 100<<10)}
-	_, first := near(t, func(c *server.Config) { c.Store = engine })
+	_, first := newLocal(t, func(c *server.Config) { c.Store = engine })
 	r, _ := first.bouncing()
 	put, data := r.bounced("key", make([]byte, 100<<10), 0)
 	engine.tag.Store(&put.Tag)

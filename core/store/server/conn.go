@@ -97,7 +97,7 @@ func newConn(s *Server, nc net.Conn, session *wire.Session, reading uint64) (*co
 		contexts: contexts, replies: make(chan reply, s.cfg.Contexts+1),
 	}
 	c.handles.allUnfinished = &s.unfinished
-	c.shared.Store(near(nc))
+	c.shared.Store(isLocal(nc))
 	c.bounce = bounceOf(nc)
 	if err := c.grant(session.KeyID(), reading); err != nil {
 		return nil, err

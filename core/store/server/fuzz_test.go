@@ -14,7 +14,7 @@ import (
 // context is free again, and the server serves the next one. An input is a list of messages: code,
 // length of the header, header, length of the payload, payload.
 func FuzzServer(f *testing.F) {
-	s, probe := near(f)
+	s, probe := newLocal(f)
 	put, data := probe.put("key", []byte("some data"))
 	f.Add(messages(nil, message.Put, put.Encode(make([]byte, message.RequestBytes)), data))
 	bounced := message.Request{Flags: message.FlagPlace, KeyBytes: 3, Bytes: 9, Offset: 64, Tag: put.Tag}
@@ -47,7 +47,7 @@ func FuzzServer(f *testing.F) {
 			require.NoError(t, r.out.Append(&head, [][]byte{payload}))
 			require.NoError(t, r.out.Flush())
 			for last := false; !last; {
-				head, _ := r.hear()
+				head, _ := r.readReply()
 				require.Equal(t, r.last, head.Request)
 				var p message.Part
 				last = code != message.Get || head.Refused || p.Decode(head.Extra, message.MaxKeys) != nil || len(head.Extra) > 4 && head.Extra[4] == 1

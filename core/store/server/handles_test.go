@@ -183,9 +183,9 @@ func TestReleaseWhileReading(t *testing.T) {
 	open, _, _ := engine.Counts()
 	require.Equal(t, 1, open)
 	for range num {
-		_, b := r.hear()
+		_, b := r.readReply()
 		require.Equal(t, data, b)
 	}
-	r.hear()
+	r.readReply()
 	quiet(t, engine)
 }

@@ -37,7 +37,7 @@ func TestLateRequests(t *testing.T) {
 		require.NoError(t, r.out.Flush()) // in one write, so that they arrive together
 		var statuses []message.Status
 		for range 3 {
-			head, _ := r.hear()
+			head, _ := r.readReply()
 			statuses = append(statuses, message.Status(head.Status))
 		}
 		want := map[uint32]message.Status{1000: message.Late, 0: message.OK, 3_600_000_000: message.Existing}[us]

@@ -30,7 +30,7 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 			return c.fail(j, message.Unknown)
 		}
 	}
-	if c.late(j) {
+	if c.expired(j) {
 		return c.fail(j, message.Late)
 	}
 	switch j.code {
@@ -48,9 +48,9 @@ func (c *conn) perform(j *job, head *wire.Head) error {
 	return c.table(j, int(head.PayloadBytes))
 }
 
-// late reports whether a request's deadline was over before it was begun: since it was read from the connection
+// expired reports whether a request's deadline was over before it was begun: since it was read from the connection
 // this side has had others to do. What lets go of something is done all the same.
-func (c *conn) late(j *job) bool {
+func (c *conn) expired(j *job) bool {
 	switch j.code {
 	case message.Put, message.Get, message.Delete, message.Exists, message.Touch, message.Pin, message.List, message.Stats,
 		message.Write, message.Commit, message.Read:

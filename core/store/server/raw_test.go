@@ -103,8 +103,8 @@ func (r *raw) say(code message.Code, said message.Request, payload []byte) {
 	require.NoError(r.t, r.out.Flush())
 }
 
-// hear reads the next reply.
-func (r *raw) hear() (wire.Head, []byte) {
+// readReply reads the next reply.
+func (r *raw) readReply() (wire.Head, []byte) {
 	r.t.Helper()
 	head, err := r.in.Next()
 	require.NoError(r.t, err)
@@ -119,7 +119,7 @@ func (r *raw) hear() (wire.Head, []byte) {
 func (r *raw) do(code message.Code, said message.Request, payload []byte) (message.Status, []byte) {
 	r.t.Helper()
 	r.say(code, said, payload)
-	head, b := r.hear()
+	head, b := r.readReply()
 	require.Equal(r.t, r.last, head.Request)
 	require.Equal(r.t, code, head.Code)
 	return message.Status(head.Status), b

@@ -226,7 +226,7 @@ func TestSingleOfAnotherKey(t *testing.T) {
 	_, err = a.nc.Write(frame[len(frame)-1:])
 	require.NoError(t, err)
 	a.use(3, secretOf(6))
-	status, _ := a.hear(message.Put)
+	status, _ := a.readReply(message.Put)
 	require.Equal(t, message.Denied, status)
 }
 

@@ -227,7 +227,7 @@ func (s *Server) welcome(nc net.Conn) {
 		s.serveSingles(nc, first, deadline)
 		return
 	}
-	unwanted := near(nc) && errors.Is(err, io.EOF) // before its first byte: its client has no use for it
+	unwanted := isLocal(nc) && errors.Is(err, io.EOF) // before its first byte: its client has no use for it
 	reading := s.cfg.Keys.Reading()
 	session, err := stream.HandshakeAfter(first, nc, wire.RoleServer, s.wire, deadline)
 	s.mu.Lock()

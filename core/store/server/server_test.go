@@ -90,7 +90,7 @@ func TestCredits(t *testing.T) {
 	}
 	statuses := map[message.Status]int{}
 	for range 20 {
-		head, _ := r.hear()
+		head, _ := r.readReply()
 		statuses[message.Status(head.Status)]++
 	}
 	require.Equal(t, 3, statuses[message.OK], "%v", statuses)
@@ -132,7 +132,7 @@ func TestGetOfSeveralPartsIsAChain(t *testing.T) {
 	for _, num := range []int{1, 5} {
 		r.say(message.Get, message.Request{NumKeys: uint16(num)}, table([]string{"key", "key", "key", "key", "key"}[:num]...))
 		for last := false; !last; {
-			head, _ := r.hear()
+			head, _ := r.readReply()
 			var p message.Part
 			require.NoError(t, p.Decode(head.Extra, num))
 			last = p.Last
@@ -273,7 +273,7 @@ func TestDrain(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats().Running == 1 }, 20*time.Second, time.Millisecond)
 	done := make(chan struct{})
 	go func() { s.Drain(time.Now().Add(20 * time.Second)); close(done) }()
-	head, _ := r.hear()
+	head, _ := r.readReply()
 	require.Equal(t, message.OK, message.Status(head.Status))
 	r.gone()
 	<-done
@@ -317,7 +317,7 @@ func TestEveryBit(t *testing.T) {
 			_, err := r.nc.Write(sent)
 			require.NoError(t, err)
 			if bit/8 >= len(sent)-apart {
-				head, _ := r.hear()
+				head, _ := r.readReply()
 				require.Equal(t, message.BadTag, message.Status(head.Status))
 				require.Zero(t, r.exists("key"))
 				require.NoError(t, r.nc.Close())
@@ -344,7 +344,7 @@ func TestKeysAreCovered(t *testing.T) {
 	require.Zero(t, r.exists("key"))
 	_, err := r.nc.Write(r.sealedPut("key", block, len(block)))
 	require.NoError(t, err)
-	head, _ := r.hear()
+	head, _ := r.readReply()
 	require.Equal(t, message.OK, message.Status(head.Status))
 	quiet(t, engine)
 }

@@ -129,7 +129,7 @@ func (c *conn) give(h *handover) error {
 	sys.CloseAll(h.arena, h.theirs)
 	nc, err := sys.UnixNet(h.ours)
 	if err == nil {
-		c.server.admit(&nearConn{nc, c.nc.RemoteAddr(), h.bounce})
+		c.server.admit(&localConn{nc, c.nc.RemoteAddr(), h.bounce})
 		h.bounce = nil
 	}
 	return nil // the arena is there: the session may stay where it is
@@ -146,25 +146,25 @@ func (c *conn) notHanded(err error) {
 	c.server.logRare(&c.server.unshared, fmt.Sprintf("%v has not got the arena: %v", c.nc.RemoteAddr(), err))
 }
 
-// nearConn is a connection that deliver has made: its client has the arena. It goes by the address of the
+// localConn is a connection that deliver has made: its client has the arena. It goes by the address of the
 // connection over which it came, for it has none itself.
-type nearConn struct {
+type localConn struct {
 	*sys.UnixConn
 	of     net.Addr
 	bounce *local.View // the client's, in which blocks of puts lie; nil: none. discard ends it
 }
 
-func (c *nearConn) RemoteAddr() net.Addr { return c.of }
+func (c *localConn) RemoteAddr() net.Addr { return c.of }
 
-// near reports whether a connection is such a one.
-func near(nc net.Conn) bool {
-	_, is := nc.(*nearConn)
+// isLocal reports whether a connection is such a one.
+func isLocal(nc net.Conn) bool {
+	_, is := nc.(*localConn)
 	return is
 }
 
 // bounceOf is the bounce buffer of a connection's client; nil: it has none.
 func bounceOf(nc net.Conn) *local.View {
-	if n, is := nc.(*nearConn); is {
+	if n, is := nc.(*localConn); is {
 		return n.bounce
 	}
 	return nil

@@ -301,15 +301,15 @@ func TestSilentImpostor(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	name := [16]byte{4}
 	accept := impostor(t, name)
-	for _, patience := range []time.Duration{time.Hour, time.Second} {
+	for _, handshake := range []time.Duration{time.Hour, time.Second} {
 		before := sys.Stats().OpenFDs
-		srv, _ := serve(t, func(c *server.Config) { c.Arena, c.Handshake = m, patience })
+		srv, _ := serve(t, func(c *server.Config) { c.Arena, c.Handshake = m, handshake })
 		r := open(t, srv)
 		status, _ := r.share(name)
 		require.Equal(t, message.OK, status)
 		conn := accept()
 		r.mustPut("key", []byte("data"))
-		if patience == time.Hour {
+		if handshake == time.Hour {
 			srv.Close()
 		}
 		_, fds := taken(t, conn)

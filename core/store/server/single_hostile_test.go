@@ -75,7 +75,7 @@ func TestDrainLetsSinglesEnd(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats().Draining == 1 }, 20*time.Second, time.Millisecond)
 	_, err = a.nc.Write(put[1<<19:])
 	require.NoError(t, err)
-	status, _ := a.hear(message.Put)
+	status, _ := a.readReply(message.Put)
 	require.Equal(t, message.OK, status)
 	a.dropped()
 	<-done

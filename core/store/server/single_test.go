@@ -87,11 +87,11 @@ func (a *asker) do(code message.Code, extra, payload []byte) (message.Status, []
 	a.t.Helper()
 	_, err := a.nc.Write(a.frame(code, extra, payload))
 	require.NoError(a.t, err)
-	return a.hear(code)
+	return a.readReply(code)
 }
 
-// hear reads the reply to the last request, and checks it.
-func (a *asker) hear(code message.Code) (message.Status, []byte) {
+// readReply reads the reply to the last request, and checks it.
+func (a *asker) readReply(code message.Code) (message.Status, []byte) {
 	a.t.Helper()
 	var length [4]byte
 	_, err := io.ReadFull(a.nc, length[:])
@@ -123,9 +123,9 @@ func (a *asker) dropped() {
 	a.t.Helper()
 	_ = a.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
 	b, err := io.ReadAll(a.nc)
-	var late net.Error
-	if ok := err != nil && asNet(err, &late); ok {
-		require.False(a.t, late.Timeout(), "it stays open")
+	var expired net.Error
+	if ok := err != nil && asNet(err, &expired); ok {
+		require.False(a.t, expired.Timeout(), "it stays open")
 	}
 	require.Empty(a.t, b)
 }
@@ -148,7 +148,7 @@ func TestSingles(t *testing.T) {
 		require.Equal(t, noise(n), got)
 		r.say(message.Get, message.Request{NumKeys: 1}, table("a"))
 		for left := n + message.EntryBytes; left > 0; { // in parts
-			_, b := r.hear()
+			_, b := r.readReply()
 			left -= len(b)
 			if left > 0 {
 				left += message.EntryBytes

@@ -18,7 +18,7 @@ import (
 // A client that changes its bounce buffer while the server copies costs itself that put: what is stored fits its tag, to
 // the byte. A race on purpose.
 func TestBounceThatChanges(t *testing.T) {
-	srv, first := near(t)
+	srv, first := newLocal(t)
 	r, memory := first.bouncing()
 	block := noise(100_000)
 	copy(memory, block)
@@ -37,18 +37,18 @@ func TestBounceThatChanges(t *testing.T) {
 		over.Store(true)
 		wild.Wait()
 	}()
-	fates := map[message.Status]int{}
+	statuses := map[message.Status]int{}
 	for n := range 300 {
 		key := fmt.Sprint(n)
 		said, payload := r.bounced(key, block, 0)
 		status, _ := r.do(message.Put, said, payload)
-		fates[status]++
+		statuses[status]++
 		if status == message.OK {
 			require.True(t, bytes.Equal(block, first.block(key)), n)
 		}
 	}
-	require.Equal(t, 300, fates[message.OK]+fates[message.BadTag])
-	require.Positive(t, fates[message.OK])
-	require.Positive(t, fates[message.BadTag])
-	require.EqualValues(t, fates[message.BadTag], srv.Counters().BadPuts.Load())
+	require.Equal(t, 300, statuses[message.OK]+statuses[message.BadTag])
+	require.Positive(t, statuses[message.OK])
+	require.Positive(t, statuses[message.BadTag])
+	require.EqualValues(t, statuses[message.BadTag], srv.Counters().BadPuts.Load())
 }

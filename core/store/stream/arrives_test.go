@@ -17,13 +17,13 @@ import (
 func TestArrives(t *testing.T) {
 	one, other, err := sys.StreamPair()
 	require.NoError(t, err)
-	near, err := sys.NewSocketConn(one, nil, nil)
+	receiver, err := sys.NewSocketConn(one, nil, nil)
 	require.NoError(t, err)
-	defer near.Close()
-	far, err := sys.NewSocketConn(other, nil, nil)
+	defer receiver.Close()
+	sender, err := sys.NewSocketConn(other, nil, nil)
 	require.NoError(t, err)
-	a, b := sessions(t, far, near, wire.ProtectDigest)
-	r := NewReader(near, b, long)
+	a, b := sessions(t, sender, receiver, wire.ProtectDigest)
+	r := NewReader(receiver, b, long)
 	frame, err := a.Seal(nil, &wire.Head{Code: 3}, []byte("payload"))
 	require.NoError(t, err)
 	for range 2 {
@@ -33,23 +33,23 @@ func TestArrives(t *testing.T) {
 				require.NoError(t, err)
 				require.False(t, there, "%d of %d bytes", at, len(frame))
 			}
-			_, err := far.Write(frame[at : at+1])
+			_, err := sender.Write(frame[at : at+1])
 			require.NoError(t, err)
 		}
-		there, err := r.Arrives(patience)
+		there, err := r.Arrives(testTimeout)
 		require.NoError(t, err)
 		require.True(t, there)
 		head, err := r.Next()
 		require.NoError(t, err)
 		require.EqualValues(t, 7, head.PayloadBytes)
 		list := net.Buffers{[]byte("payload")}
-		_, err = far.WriteBuffers(&list)
+		_, err = sender.WriteBuffers(&list)
 		require.NoError(t, err)
 		require.NoError(t, r.End())
 		frame, err = a.Seal(frame[:0], &wire.Head{Code: 3}, []byte("payload"))
 		require.NoError(t, err)
 	}
-	require.NoError(t, far.Close())
-	_, err = r.Arrives(patience)
+	require.NoError(t, sender.Close())
+	_, err = r.Arrives(testTimeout)
 	require.ErrorIs(t, err, io.EOF)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
-var long = Limits{Idle: patience, Total: patience}
+var long = Limits{Idle: testTimeout, Total: testTimeout}
 
 func config(t testing.TB, p wire.Protection) wire.Config {
 	t.Helper()
@@ -50,10 +50,10 @@ func sessions(t testing.TB, client, server net.Conn, p wire.Protection) (a, b *w
 	cfg, done := config(t, p), make(chan error, 1)
 	go func() {
 		var err error
-		b, err = Handshake(server, wire.RoleServer, cfg, time.Now().Add(patience))
+		b, err = Handshake(server, wire.RoleServer, cfg, time.Now().Add(testTimeout))
 		done <- err
 	}()
-	a, err := Handshake(client, wire.RoleClient, cfg, time.Now().Add(patience))
+	a, err := Handshake(client, wire.RoleClient, cfg, time.Now().Add(testTimeout))
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 	return a, b
@@ -247,8 +247,8 @@ func TestCutMessages(t *testing.T) {
 // A message that has begun has deadlines; between messages there is none.
 func TestLimits(t *testing.T) {
 	for name, limits := range map[string]Limits{
-		"idle":  {Idle: 50 * time.Millisecond, Total: patience},
-		"total": {Idle: patience, Total: 50 * time.Millisecond},
+		"idle":  {Idle: 50 * time.Millisecond, Total: testTimeout},
+		"total": {Idle: testTimeout, Total: 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, r, client := pair(t, wire.ProtectDigest, limits)
@@ -285,7 +285,7 @@ func TestStop(t *testing.T) {
 		_, got.second = r.Next()
 		done <- got
 	}()
-	require.Eventually(t, func() bool { return r.Progress() != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Progress() != 0 }, testTimeout, time.Millisecond)
 	r.Stop()
 	time.Sleep(10 * time.Millisecond) // it waits on
 	_, err = client.Write(sent.Bytes()[150:])
@@ -308,7 +308,7 @@ func TestWriterIsNotStuck(t *testing.T) {
 		client, server := conns(t)
 		a, _ := sessions(t, client, server, p)
 		wrote := 0
-		w := NewWriter(client, a, Limits{Idle: 50 * time.Millisecond, Total: patience}, func() { wrote++ })
+		w := NewWriter(client, a, Limits{Idle: 50 * time.Millisecond, Total: testTimeout}, func() { wrote++ })
 		err := w.Append(&wire.Head{Code: 1}, [][]byte{make([]byte, 64<<20)})
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NotZero(t, wrote)
@@ -321,12 +321,12 @@ func TestHandshakeEnds(t *testing.T) {
 	_, err := Handshake(server, wire.RoleServer, config(t, wire.ProtectDigest), time.Now().Add(20*time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, server.Close())
-	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(patience))
+	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(testTimeout))
 	require.Error(t, err)
 	require.Zero(t, wire.NumOpenHandshakes())
 	client, server = conns(t)
 	go func(server net.Conn) { _, _ = io.ReadFull(server, make([]byte, 156)); _ = server.Close() }(server)
-	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(patience))
+	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(testTimeout))
 	require.ErrorIs(t, err, ErrSilent)
 	client, server = conns(t)
 	go func() {
@@ -338,7 +338,7 @@ func TestHandshakeEnds(t *testing.T) {
 		_ = server.Close()
 		h.Close()
 	}()
-	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(patience))
+	_, err = Handshake(client, wire.RoleClient, config(t, wire.ProtectDigest), time.Now().Add(testTimeout))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrSilent, "something was said")
 }

@@ -12,7 +12,7 @@ func (l *link) nearer(deadline time.Time) *link {
 	if l.view == nil {
 		return l
 	}
-	m := l.peer.linkOver(l.near, halfOf(deadline))
+	m := l.peer.linkOver(l.localConn, halfOf(deadline))
 	if m == nil {
 		closeBounce(l.bounce)
 		l.bounce = nil
@@ -24,15 +24,15 @@ func (l *link) nearer(deadline time.Time) *link {
 }
 
 // linkOver is a link over a socket that has come with an arena, which it takes over; nil: no session comes about there.
-func (p *peer) linkOver(near net.Conn, deadline time.Time) *link {
-	stop := context.AfterFunc(p.client.ctx, func() { _ = near.Close() })
+func (p *peer) linkOver(localConn net.Conn, deadline time.Time) *link {
+	stop := context.AfterFunc(p.client.ctx, func() { _ = localConn.Close() })
 	defer stop()
-	m, err := p.session(near, deadline)
+	m, err := p.session(localConn, deadline)
 	if err == nil {
-		err = near.SetDeadline(time.Time{})
+		err = localConn.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		_ = near.Close()
+		_ = localConn.Close()
 		return nil
 	}
 	return m

@@ -33,12 +33,12 @@ func (c *timed) SetReadDeadline(t time.Time) error  { return c.SetDeadline(t) }
 func (c *timed) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
 // A socket beside the arena at which no session comes about leaves the link half of its time.
-func TestSilentNearSocket(t *testing.T) {
+func TestSilentLocalSocket(t *testing.T) {
 	srv, _ := shared(t, "", 8<<20)
 	c := dial(t, one(srv))
 	of := c.peers[0].link
 	silent := &timed{}
-	l := &link{peer: c.peers[0], view: of.view, near: silent}
+	l := &link{peer: c.peers[0], view: of.view, localConn: silent}
 	begun := time.Now()
 	deadline := begun.Add(time.Hour)
 	require.Same(t, l, l.nearer(deadline))
@@ -67,7 +67,7 @@ func TestLateLink(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		l, err := c.peers[0].try(ctx, time.Now().Add(patience))
+		l, err := c.peers[0].try(ctx, time.Now().Add(testTimeout))
 		require.ErrorIs(t, err, context.Canceled)
 		require.Nil(t, l)
 	}
