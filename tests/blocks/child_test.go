@@ -114,18 +114,18 @@ func (d *badDisk) set(t trouble) {
 	d.trouble, d.calls, d.rng = t, 0, rand.New(rand.NewPCG(t.Seed, 7))
 }
 
-// fate is what a call comes to: how much of it is done, its error, and whether the process ends then.
-type fate struct {
+// failure is what a call comes to: how much of it is done, its error, and whether the process ends then.
+type failure struct {
 	share float64
 	err   error
 	dies  bool
 }
 
-func (d *badDisk) draw(rate, silent float64) fate {
+func (d *badDisk) draw(rate, silent float64) failure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
-	f := fate{share: 1, dies: d.calls == d.trouble.Die}
+	f := failure{share: 1, dies: d.calls == d.trouble.Die}
 	switch {
 	case f.dies:
 		f.share = d.rng.Float64()
@@ -138,7 +138,7 @@ func (d *badDisk) draw(rate, silent float64) fate {
 	return f
 }
 
-func (f fate) end(err error) error {
+func (f failure) end(err error) error {
 	if f.dies {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		time.Sleep(time.Minute)

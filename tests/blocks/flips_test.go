@@ -38,7 +38,7 @@ func newFlips(t *testing.T, numKeys int) *flips {
 			require.NoError(t, err)
 			require.True(t, ok)
 		}
-		require.NoError(t, c.Flush(patience))
+		require.NoError(t, c.Flush(testTimeout))
 	})
 	return f
 }

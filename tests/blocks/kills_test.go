@@ -47,16 +47,16 @@ type form struct {
 // TestServerIsKilled kills servers at random points, with disks that fail: all that was acknowledged and could be lost only with
 // the disk is there in the next life, with its bytes, and nothing else.
 func TestServerIsKilled(t *testing.T) {
-	newTrial(t, form{capacity: 127 << 20, keys: 60, most: 20_000, perFolder: 12}).run(numKills(t))
+	newKillRun(t, form{capacity: 127 << 20, keys: 60, most: 20_000, perFolder: 12}).run(numKills(t))
 }
 
 // TestEvictingServerIsKilled is the same with a store that is too small: no wrong block, and none that was deleted before a flush.
 func TestEvictingServerIsKilled(t *testing.T) {
-	newTrial(t, form{capacity: 8 << 20, keys: 150, most: 150_000, evicts: true, perFolder: 50}).run(numKills(t))
+	newKillRun(t, form{capacity: 8 << 20, keys: 150, most: 150_000, evicts: true, perFolder: 50}).run(numKills(t))
 }
 
-// trial is what runs.
-type trial struct {
+// killRun is what runs.
+type killRun struct {
 	form
 	t    *testing.T
 	rng  *rand.Rand
@@ -68,7 +68,7 @@ type trial struct {
 	bounced uint64 // puts by way of shared memory
 }
 
-// Of trial.done.
+// Of killRun.done.
 const (
 	puts = iota
 	deletes
@@ -76,8 +76,8 @@ const (
 	flushes
 )
 
-func newTrial(t *testing.T, f form) *trial {
-	return &trial{form: f, t: t, rng: rand.New(rand.NewPCG(newSeed(t), 1)), how: map[string]int{}}
+func newKillRun(t *testing.T, f form) *killRun {
+	return &killRun{form: f, t: t, rng: rand.New(rand.NewPCG(newSeed(t), 1)), how: map[string]int{}}
 }
 
 // newSeed is MOEWIRE_SEED, or a new one, which it logs.
@@ -92,7 +92,7 @@ func newSeed(t *testing.T) uint64 {
 	return seed
 }
 
-func (r *trial) run(kills int) {
+func (r *killRun) run(kills int) {
 	began := time.Now()
 	for n := range kills {
 		if n%r.perFolder == 0 {
@@ -112,7 +112,7 @@ func (r *trial) run(kills int) {
 }
 
 // trouble draws what the disk does in a life.
-func (r *trial) trouble() trouble {
+func (r *killRun) trouble() trouble {
 	t := trouble{Seed: r.rng.Uint64()}
 	if r.rng.IntN(2) == 0 {
 		t.Writes = r.rng.Float64() * 0.1
@@ -127,7 +127,7 @@ func (r *trial) trouble() trouble {
 }
 
 // next begins a life whose disk is well, and compares what is there.
-func (r *trial) next() (*process, *client.Client) {
+func (r *killRun) next() (*process, *client.Client) {
 	p := begin(r.t, life{Path: r.path, Capacity: r.capacity})
 	require.True(r.t, p.await(), "a server does not start: %s", p.stderr.String())
 	c := p.dial([]client.Carrier{client.CarrierTCP, client.CarrierSHM}[r.rng.IntN(2)])
@@ -146,7 +146,7 @@ func (r *trial) next() (*process, *client.Client) {
 }
 
 // allows reports whether a version may be found at the beginning of a life.
-func (r *trial) allows(k *known, version int) bool {
+func (r *killRun) allows(k *known, version int) bool {
 	if r.evicts {
 		return version == 0 || version > k.dead
 	}
@@ -154,7 +154,7 @@ func (r *trial) allows(k *known, version int) bool {
 }
 
 // listed compares the names of all blocks: no others than those that were ever put.
-func (r *trial) listed(c *client.Client) {
+func (r *killRun) listed(c *client.Client) {
 	names := map[string]bool{}
 	for _, k := range r.keys {
 		names[k.name] = k.latest > 0
@@ -172,7 +172,7 @@ func (r *trial) listed(c *client.Client) {
 var kinds = []string{"at a call of the disk", "sealing", "starting", "at a call of the disk", "from outside"}
 
 // life is one that ends by a kill.
-func (r *trial) life(kind string) {
+func (r *killRun) life(kind string) {
 	r.how[kind]++
 	if kind == "starting" {
 		r.dieStarting()
@@ -199,7 +199,7 @@ func (r *trial) life(kind string) {
 }
 
 // dieStarting is for a server that ends while it starts, or soon after.
-func (r *trial) dieStarting() {
+func (r *killRun) dieStarting() {
 	t := r.trouble()
 	t.Die = 1 + r.rng.IntN(40)
 	p := begin(r.t, life{Path: r.path, Capacity: r.capacity, Trouble: t})
@@ -212,7 +212,7 @@ func (r *trial) dieStarting() {
 }
 
 // work has clients call until the server is dead.
-func (r *trial) work(c *client.Client, t trouble, kill func()) {
+func (r *killRun) work(c *client.Client, t trouble, kill func()) {
 	var workers sync.WaitGroup
 	var stop atomic.Bool
 	const numWorkers = 3

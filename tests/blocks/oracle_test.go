@@ -11,14 +11,14 @@ import (
 
 // known is what is certain of a key. A version is a number from 1 on; 0 means that there is no block.
 type known struct {
-	name    string
-	latest  int          // the last version that was ever sent
-	may     map[int]bool // what a get may give now
-	after   map[int]bool // what a get may give in the next life
-	ghosts  map[int]bool // versions that were deleted: the delete may be lost in a kill, until it is flushed
-	dead    int          // versions up to here were deleted, and that was flushed
-	deleted int          // versions up to here were deleted
-	resting bool         // a call of this life has failed, and may be done later: the key is left alone until the next life
+	name             string
+	latest           int          // the last version that was ever sent
+	may              map[int]bool // what a get may give now
+	after            map[int]bool // what a get may give in the next life
+	deletedUnflushed map[int]bool // versions that were deleted: the delete may be lost in a kill, until it is flushed
+	dead             int          // versions up to here were deleted, and that was flushed
+	deleted          int          // versions up to here were deleted
+	resting          bool         // a call of this life has failed, and may be done later: the key is left alone until the next life
 }
 
 func set(versions ...int) map[int]bool {
@@ -30,7 +30,7 @@ func set(versions ...int) map[int]bool {
 }
 
 func newKnown(name string) *known {
-	return &known{name: name, may: set(0), after: set(0), ghosts: set()}
+	return &known{name: name, may: set(0), after: set(0), deletedUnflushed: set()}
 }
 
 // payload is a version's bytes, made of nothing but its name.
@@ -73,7 +73,7 @@ func (k *known) wasPut(version int, ok bool) {
 	}
 	for v := range k.after {
 		if v != 0 && v != version {
-			k.ghosts[v] = true
+			k.deletedUnflushed[v] = true
 		}
 	}
 	k.may, k.after = set(version), set(version)
@@ -87,11 +87,11 @@ func (k *known) wasDeleted(ok, lossy bool) {
 	}
 	if lossy {
 		for v := range k.after {
-			k.ghosts[v] = true
+			k.deletedUnflushed[v] = true
 		}
 	}
 	k.may, k.after, k.deleted = set(0), set(0), k.latest
-	for v := range k.ghosts {
+	for v := range k.deletedUnflushed {
 		k.after[v] = true
 	}
 }
@@ -101,7 +101,7 @@ func (k *known) wasFlushed() {
 	if k.resting {
 		return
 	}
-	k.ghosts, k.after, k.dead = set(), map[int]bool{}, k.deleted
+	k.deletedUnflushed, k.after, k.dead = set(), map[int]bool{}, k.deleted
 	for v := range k.may {
 		k.after[v] = true
 	}
@@ -109,6 +109,6 @@ func (k *known) wasFlushed() {
 
 // found begins the next life with what was found.
 func (k *known) found(version int) {
-	k.may, k.after, k.ghosts, k.resting = set(version), set(version), set(), false
+	k.may, k.after, k.deletedUnflushed, k.resting = set(version), set(version), set(), false
 	k.deleted = k.dead // what was not flushed may be undone
 }

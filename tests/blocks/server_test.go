@@ -72,14 +72,14 @@ func begin(t *testing.T, l life) *process {
 	return p
 }
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // line is the next line of the process, or false if it has ended.
 func (p *process) line() (string, bool) {
 	select {
 	case line, is := <-p.lines:
 		return line, is
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.Failf(p.t, "a server hangs", "%s", p.stderr.String())
 		return "", false
 	}
@@ -114,7 +114,7 @@ func (p *process) dial(carrier client.Carrier) *client.Client {
 	require.NoError(p.t, err)
 	c, err := client.Open(client.Config{
 		Servers: []string{p.addr}, Namespace: message.Namespace{Model: "blocks"}, Keys: keys,
-		Timeout: patience, ProbeMin: time.Hour, ProbeMax: time.Hour, Carrier: carrier,
+		Timeout: testTimeout, ProbeMin: time.Hour, ProbeMax: time.Hour, Carrier: carrier,
 	})
 	require.NoError(p.t, err)
 	return c

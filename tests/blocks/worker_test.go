@@ -10,7 +10,7 @@ import (
 
 // worker calls a server for keys that no other worker uses.
 type worker struct {
-	r      *trial
+	r      *killRun
 	c      *client.Client
 	rng    *rand.Rand
 	keys   []*known
@@ -80,7 +80,7 @@ func (w *worker) get(k *known) {
 }
 
 func (w *worker) flush() {
-	if w.c.Flush(patience) != nil {
+	if w.c.Flush(testTimeout) != nil {
 		w.failed++
 		return
 	}

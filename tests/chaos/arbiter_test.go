@@ -31,7 +31,7 @@ func (g *group) update(participants []*child, now func() bool, deadline time.Dur
 
 func usable(cs []*child) (able []*child) {
 	for _, c := range cs {
-		if !c.ended && !c.stopped && !c.doomed {
+		if !c.ended && !c.stopped && !c.endExpected {
 			able = append(able, c)
 		}
 	}
@@ -42,7 +42,7 @@ func usable(cs []*child) (able []*child) {
 // or is not able to.
 func (g *group) answered(c *child, what, or string) bool {
 	said := c.answer.Seq == g.seq && (c.answer.What == what || c.answer.What == or)
-	return said || c.ended || c.stopped || c.doomed
+	return said || c.ended || c.stopped || c.endExpected
 }
 
 func (g *group) allAnswered(cs []*child, what, or string) func() bool {

@@ -12,14 +12,14 @@ import (
 // struck, a rank is struck on the way.
 func (c *chaos) change(struck bool) {
 	participants := c.participants()
-	var victim *child
+	var target *child
 	if struck && len(participants) > 1 {
-		victim = c.armOne(participants)
+		target = c.armOne(participants)
 	}
 	members := c.playing()
 	in := c.update(participants, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
-	late := c.afterStruck(victim)
+	late := c.afterStruck(target)
 	leftOut := leftOut(members, participants, in)
 	c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
 	if len(c.playing()) == 0 { // no rank is left
@@ -59,7 +59,7 @@ func fenced(cs []*child) (who []*child) {
 // armOne plans a fault in a rendezvous.
 func (c *chaos) armOne(participants []*child) *child {
 	v := participants[c.r.IntN(len(participants))]
-	c.await("the victim to be there", func() bool { return v.hello || v.ended })
+	c.await("the target to be there", func() bool { return v.hello || v.ended })
 	f := c.draw(c.inRendezvous(), 1)
 	if f.Kind == delay {
 		f.For = c.place.connectIn() * 3 / 2
@@ -93,7 +93,7 @@ func (c *chaos) afterStruck(v *child) (late rankset.Set) {
 // they began it: the others find that out.
 func (c *chaos) absent() (set rankset.Set) {
 	for _, p := range c.current {
-		if p != nil && (p.doomed || p.stopped || p.ended) {
+		if p != nil && (p.endExpected || p.stopped || p.ended) {
 			set = set.With(p.rank)
 		}
 	}
@@ -123,11 +123,11 @@ func (c *chaos) participants() (cs []*child) {
 // candidate returns the process that can come for a rank: one that plays, or was
 // fenced and returns.
 func (c *chaos) candidate(r int) *child {
-	if p := c.current[r]; p != nil && p.playing && !p.ended && !p.stopped && !p.doomed {
+	if p := c.current[r]; p != nil && p.playing && !p.ended && !p.stopped && !p.endExpected {
 		return p
 	}
 	for _, p := range c.children {
-		if p.rank == r && !p.ended && !p.doomed && !p.closing && p.home == c.founded && c.r.IntN(2) == 0 {
+		if p.rank == r && !p.ended && !p.endExpected && !p.closing && p.home == c.founded && c.r.IntN(2) == 0 {
 			if p.stopped {
 				c.resume(p)
 			}
@@ -158,7 +158,7 @@ func (c *chaos) foundAgain() {
 // no members.
 func (c *chaos) dismiss() {
 	for _, p := range c.children {
-		if p.ended || p.doomed || p.closing || c.current[p.rank] == p {
+		if p.ended || p.endExpected || p.closing || c.current[p.rank] == p {
 			continue
 		}
 		if p.home < c.founded || c.current[p.rank] != nil && c.r.IntN(2) == 0 || c.r.IntN(8) == 0 {

@@ -57,9 +57,9 @@ func newSeed() uint64 {
 // a processor.
 const deadline = 120 * time.Millisecond
 
-// lateFrom is how long a rank must have been away from all points to be late
+// slowFrom is how long a rank must have been away from all points to be late
 // by itself: the failure detector judges it by less.
-const lateFrom = 8 * time.Millisecond
+const slowFrom = 8 * time.Millisecond
 
 // part of the faults falls on groups of so many ranks.
 type part struct{ ranks, percent int }
@@ -137,18 +137,18 @@ func (c *chaos) round() {
 		return
 	}
 	c.pass(time.Duration(c.r.IntN(8)) * time.Millisecond)
-	var victims []*child
+	var targets []*child
 	for range 1 + c.r.IntN(6)/5 {
 		if v := c.strike(); v != nil {
-			victims = append(victims, v)
+			targets = append(targets, v)
 		}
 	}
-	if len(victims) == 1 && victims[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
+	if len(targets) == 1 && targets[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
 		if v := c.strikeAt(c.inSuspicions(), 4, 2*c.timeout); v != nil { // in the suspicion of the first
-			victims = append(victims, v)
+			targets = append(targets, v)
 		}
 	}
-	c.resolve(victims)
+	c.resolve(targets)
 	if c.r.IntN(4) != 0 {
 		c.change(c.r.IntN(3) == 0)
 	}
@@ -235,7 +235,7 @@ func (c *chaos) strikeFromOutside() *child {
 	return v
 }
 
-// pick chooses a victim that was not struck in this round, so that another rank goes
+// pick chooses a target that was not struck in this round, so that another rank goes
 // on.
 func (c *chaos) pick() *child {
 	able := c.playing()
@@ -249,32 +249,32 @@ func (c *chaos) pick() *child {
 }
 
 // resolve waits until the group has seen what the faults have done.
-func (c *chaos) resolve(victims []*child) {
+func (c *chaos) resolve(targets []*child) {
 	var must, may rankset.Set
-	for _, v := range victims {
+	for _, v := range targets {
 		switch v.fault.Kind {
 		case kill, stop:
 			must = must.With(v.rank)
 		default: // it may stand still while another one's suspicion lasts
-			if v.fault.Kind == delay || len(victims) > 1 {
+			if v.fault.Kind == delay || len(targets) > 1 {
 				may = may.With(v.rank)
 			}
 		}
 	}
 	c.settle(must, may)
-	for _, v := range victims {
+	for _, v := range targets {
 		v.struck = false
 		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
 			c.resume(v)
-			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.goesOn(v, victims) })
+			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.goesOn(v, targets) })
 		}
 	}
 }
 
-// goesOn reports whether v still plays because all other ranks that play are victims, too:
+// goesOn reports whether v still plays because all other ranks that play are targets, too:
 // no rank was left to fence it.
-func (c *chaos) goesOn(v *child, victims []*child) bool {
-	others := func(p *child) bool { return !slices.Contains(victims, p) }
+func (c *chaos) goesOn(v *child, targets []*child) bool {
+	others := func(p *child) bool { return !slices.Contains(targets, p) }
 	return v.playing && !slices.ContainsFunc(c.playing(), others)
 }
 
@@ -301,19 +301,19 @@ func (c *chaos) settle(must, may rankset.Set) {
 	for i, p := range before {
 		c.steps += p.steps - marks[i]
 	}
-	c.judge(before, must, may)
+	c.checkLosses(before, must, may)
 	for _, p := range c.children {
 		p.peak = 0
 	}
 	c.agree()
 }
 
-// judge looks for ranks that were lost although no fault had struck them.
-func (c *chaos) judge(before []*child, must, may rankset.Set) {
+// checkLosses looks for ranks that were lost although no fault had struck them.
+func (c *chaos) checkLosses(before []*child, must, may rankset.Set) {
 	rest := setOf(before).Minus(must).Minus(may)
 	busy := c.busy(before)
 	for _, p := range before {
-		if rest.Has(p.rank) && p.fenced && (p.gap >= lateFrom || busy) {
+		if rest.Has(p.rank) && p.fenced && (p.gap >= slowFrom || busy) {
 			rest = rest.Without(p.rank)
 			c.early++
 		}

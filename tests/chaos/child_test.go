@@ -19,29 +19,29 @@ import (
 
 // child is one process, as far as it has told.
 type child struct {
-	rank    int
-	cmd     *exec.Cmd
-	in      *json.Encoder
-	stderr  safeBuffer
-	ended   bool
-	doomed  bool // its end is expected
-	stopped bool
-	playing bool
-	fenced  bool
-	answer  event // the last one that belongs to a rendezvous
-	fault   fault // the last one that it was told to arm
-	fired   *event
-	cleared bool // it has disarmed
-	struck  bool // a fault of this round has hit it
-	set     rankset.Set
-	setAt   int64
-	steps   uint64
-	gap     time.Duration
-	peak    time.Duration // of gaps, since all were well
-	closed  bool
-	closing bool // it was told to
-	home    int  // the group that it is of, from 1 on
-	hello   bool
+	rank        int
+	cmd         *exec.Cmd
+	in          *json.Encoder
+	stderr      safeBuffer
+	ended       bool
+	endExpected bool // its end is expected
+	stopped     bool
+	playing     bool
+	fenced      bool
+	answer      event // the last one that belongs to a rendezvous
+	fault       fault // the last one that it was told to arm
+	fired       *event
+	cleared     bool // it has disarmed
+	struck      bool // a fault of this round has hit it
+	set         rankset.Set
+	setAt       int64
+	steps       uint64
+	gap         time.Duration
+	peak        time.Duration // of gaps, since all were well
+	closed      bool
+	closing     bool // it was told to
+	home        int  // the group that it is of, from 1 on
+	hello       bool
 }
 
 // safeBuffer is written by exec's goroutine.
@@ -96,7 +96,7 @@ func (c *child) errs(g *group, e event) {
 	if !g.corrupt {
 		g.fatal(fmt.Sprintf("%v: %s", c, e.Text))
 	}
-	c.doomed, c.answer = true, e
+	c.endExpected, c.answer = true, e
 }
 
 // goesOn notes which members a playing child sees, and since when.
@@ -126,7 +126,7 @@ func (c *child) fires(g *group, e event) {
 	c.fired = &e
 	switch c.fault.Kind {
 	case kill:
-		c.doomed = true
+		c.endExpected = true
 	case stop:
 		c.stopped = true
 	case stopShort:

@@ -109,7 +109,7 @@ func (g *group) signal(c *child, sig syscall.Signal) {
 		return
 	}
 	c.stopped = sig == syscall.SIGSTOP || c.stopped && sig != syscall.SIGCONT
-	c.doomed = c.doomed || sig == syscall.SIGKILL
+	c.endExpected = c.endExpected || sig == syscall.SIGKILL
 	_ = c.cmd.Process.Signal(sig) // it may be ending
 }
 
@@ -150,7 +150,7 @@ func (g *group) apply(n note) {
 	if n.exit {
 		g.log("%v ended: %v", c, n.err)
 		c.ended, c.playing = true, false
-		if !c.doomed && (!c.closed || n.err != nil) {
+		if !c.endExpected && (!c.closed || n.err != nil) {
 			g.fatal(fmt.Sprintf("%v ended on its own: %v", c, n.err))
 		}
 		return
@@ -215,7 +215,7 @@ func (g *group) resume(c *child) {
 // playing returns the ranks that take part now, and are not stopped.
 func (g *group) playing() (cs []*child) {
 	for _, c := range g.current {
-		if c != nil && c.playing && !c.ended && !c.stopped && !c.doomed {
+		if c != nil && c.playing && !c.ended && !c.stopped && !c.endExpected {
 			cs = append(cs, c)
 		}
 	}

@@ -49,21 +49,21 @@ func timeKills(t *testing.T, at place, ranks int, resident int64, kills int) {
 // timeKill holds a rank between two calls, so that the others wait for it, and
 // kills it. It returns how long each of them took to come back.
 func (g *group) timeKill(r *rand.Rand) (took []time.Duration) {
-	victim := g.playing()[r.IntN(len(g.playing()))]
-	victim.fault, victim.fired = fault{Kind: delay, Point: atBetween, Nth: 1 + r.Int64N(20), For: time.Hour}, nil
-	g.tell(victim, command{What: "arm", Fault: victim.fault})
-	g.await("the victim to stand still", func() bool { return victim.fired != nil })
+	target := g.playing()[r.IntN(len(g.playing()))]
+	target.fault, target.fired = fault{Kind: delay, Point: atBetween, Nth: 1 + r.Int64N(20), For: time.Hour}, nil
+	g.tell(target, command{What: "arm", Fault: target.fault})
+	g.await("the target to stand still", func() bool { return target.fired != nil })
 	g.pass(time.Duration(5+r.IntN(20)) * time.Millisecond)
 	at := time.Now()
-	g.signal(victim, syscall.SIGKILL)
+	g.signal(target, syscall.SIGKILL)
 	rest := g.playing()
 	g.await("the survivors", func() bool {
-		return !slices.ContainsFunc(rest, func(c *child) bool { return c.set.Has(victim.rank) })
+		return !slices.ContainsFunc(rest, func(c *child) bool { return c.set.Has(target.rank) })
 	})
 	for _, c := range rest {
 		took = append(took, time.Duration(c.setAt-at.UnixNano()))
 	}
-	g.await("the end of the victim", func() bool { return victim.ended })
+	g.await("the end of the target", func() bool { return target.ended })
 	if wasSet := time.Now().Round(0).Sub(at.Round(0)) - time.Since(at); wasSet.Abs() > time.Millisecond {
 		g.t.Logf("not counted: the clock, which processes share, was set by %v", wasSet)
 		return nil

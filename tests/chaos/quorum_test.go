@@ -17,7 +17,7 @@ func (c *chaos) few(left rankset.Set) bool {
 // standing returns the ranks that are stopped.
 func (c *chaos) standing() (set rankset.Set) {
 	for _, p := range c.current {
-		if p != nil && p.stopped && !p.doomed && !p.ended {
+		if p != nil && p.stopped && !p.endExpected && !p.ended {
 			set = set.With(p.rank)
 		}
 	}

@@ -40,19 +40,19 @@ type rank struct {
 	resident   []byte
 	before     usage
 
-	ep        atomic.Pointer[cpu.Buffer] // nil before the first rendezvous
-	dom       *tappedDomain
-	listener  *multihost.Listener
-	change    *multihost.Change
-	next      ep.Standing
-	joining   bool
-	installed bool // it has been a member
-	playing   bool
-	term      uint64
-	steps     uint64
-	told      rankset.Set // members, as the parent knows
-	toldAt    time.Time
-	changedAt time.Time // when a call returned that found others
+	ep         atomic.Pointer[cpu.Buffer] // nil before the first rendezvous
+	dom        *tappedDomain
+	listener   *multihost.Listener
+	change     *multihost.Change
+	next       ep.Standing
+	joining    bool
+	installed  bool // it has been a member
+	playing    bool
+	term       uint64
+	steps      uint64
+	reported   rankset.Set // members, as the parent knows
+	reportedAt time.Time
+	changedAt  time.Time // when a call returned that found others
 }
 
 // env reads one of the numbers that a rank is started with.
@@ -84,7 +84,7 @@ func (r *rank) buffer() *cpu.Buffer { return r.ep.Load() }
 func (r *rank) members() rankset.Set {
 	r.trap.tick() // so that checking what came counts as being late, too
 	ranks := r.buffer().Members()
-	if ranks != r.told && r.changedAt.IsZero() {
+	if ranks != r.reported && r.changedAt.IsZero() {
 		r.changedAt = time.Now()
 	}
 	return ranks
@@ -166,8 +166,8 @@ func (r *rank) step() {
 	case err != nil:
 		r.wrong(err)
 	}
-	if set := r.members(); set != r.told || time.Since(r.toldAt) > 3*time.Millisecond {
-		r.told, r.toldAt = set, time.Now()
+	if set := r.members(); set != r.reported || time.Since(r.reportedAt) > 3*time.Millisecond {
+		r.reported, r.reportedAt = set, time.Now()
 		r.say("step", event{Set: set.Word(), Seq: int(r.term)})
 		r.changedAt = time.Time{}
 	}

@@ -10,9 +10,9 @@ type Model struct {
 
 	// Suspicions bounds how often a deadline fires for a live rank.
 	Suspicions int
-	// Deaths bounds how many of the processes in Victims stop forever.
+	// Deaths bounds how many of the processes in Targets stop forever.
 	Deaths  int
-	Victims uint8
+	Targets uint8
 	// Sparse: a rank sends a row to any subset of the owners, else to all.
 	Sparse bool
 	// Fine splits steps that no correct peer can tell apart.

@@ -2,7 +2,7 @@ package model
 
 // die: a process stops forever, between any two of its steps.
 func (v *mover) die(q *Proc) {
-	if int(v.from.deaths) == v.Deaths || !has(v.Victims, v.p) {
+	if int(v.from.deaths) == v.Deaths || !has(v.Targets, v.p) {
 		return
 	}
 	s, to := v.do(stepDie, -1)

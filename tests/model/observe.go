@@ -3,7 +3,7 @@ package model
 // Properties. A state that breaks one carries its number.
 const (
 	fine = iota
-	ghostWrite
+	strayWrite
 	wrongRows
 	wrongCount
 	viewChanged
@@ -22,7 +22,7 @@ const (
 
 var properties = [...]string{
 	fine:             "",
-	ghostWrite:       "a slab is written for an operation that it does not serve, or after its writer was out",
+	strayWrite:       "a slab is written for an operation that it does not serve, or after its writer was out",
 	wrongRows:        "a row is not what its source wrote for this operation",
 	wrongCount:       "recv_count differs from the rows that were sent, though nobody was lost",
 	viewChanged:      "layout_range counts rows of a source that is not counted",
@@ -55,7 +55,7 @@ func (v *mover) writes(s *State, b *Slab, op uint8) {
 	if b.serves == retired && !v.member(s, v.p) {
 		return
 	}
-	s.violate(ghostWrite)
+	s.violate(strayWrite)
 }
 
 // checkRows compares the rows of every counted source with what it wrote.

@@ -59,8 +59,8 @@ func surviving(name string, slots int, program []Call, m Model) *Model {
 var (
 	suspicion = Model{Suspicions: 2}
 	sparse    = Model{Suspicions: 2, Sparse: true}
-	death     = Model{Deaths: 1, Victims: 1, Sparse: true}
-	both      = Model{Suspicions: 1, Deaths: 1, Victims: 1, Sparse: true}
+	death     = Model{Deaths: 1, Targets: 1, Sparse: true}
+	both      = Model{Suspicions: 1, Deaths: 1, Targets: 1, Sparse: true}
 )
 
 func with(m Model, change func(*Model)) Model {
@@ -92,8 +92,8 @@ func configurations() []*Model {
 		two("cancelled, S=1, N=2", 1, then(repeat(1, Cancelled, Maybe), 1, 1), with(suspicion, mayRelease)),
 		two("cancelled, S=1, N=3, nothing fails", 1, then(repeat(2, Cancelled, Maybe), 2, 1), Model{MayRelease: true}),
 		two("cancelled, S=2, N=2, nothing fails", 2, then(repeat(1, Cancelled), 1, 2), Model{MayRelease: true}),
-		three("d c, R=3, S=1, N=1, death", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 1}),
-		three("chain, R=3, S=1, N=1", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 4, Patient: true}),
+		three("d c, R=3, S=1, N=1, death", 1, repeat(1, dc...), Model{Deaths: 1, Targets: 1}),
+		three("chain, R=3, S=1, N=1", 1, repeat(1, dc...), Model{Deaths: 1, Targets: 4, Patient: true}),
 		two("d, then close, S=1", 1, append(repeat(2, Dispatch), Call{Close, 0}), Model{}),
 		two("apart and d c in turn, S=1, N=4, nothing fails", 1, turns(2), Model{Sparse: true}),
 		two("apart and d c in turn, S=2, N=4, nothing fails", 2, turns(2), Model{}),
@@ -102,7 +102,7 @@ func configurations() []*Model {
 		surviving("cancelled, nothing fails", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true}),
 		surviving("d c", 1, repeat(2, dc...), Model{Suspicions: 1}),
 		surviving("d c", 2, repeat(2, dc...), Model{Suspicions: 1}),
-		rejoining(1, 1, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
+		rejoining(1, 1, Model{Suspicions: 1, Deaths: 1, Targets: 2}),
 	}
 }
 
@@ -120,9 +120,9 @@ func largeConfigurations() []*Model {
 		two("cancelled, S=1, N=3", 1, then(repeat(2, Cancelled, Maybe), 2, 1), with(suspicion, mayRelease)),
 		two("cancelled, S=2, N=3, nothing fails", 2, then(repeat(2, Cancelled, Maybe), 2, 1), Model{MayRelease: true}),
 		surviving("cancelled", 1, repeat(2, Cancelled, Maybe), updates),
-		rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
-		rejoining(2, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
-		three("chain, R=3, S=1, N=1, any target", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true}),
+		rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Targets: 2}),
+		rejoining(2, 2, Model{Suspicions: 1, Deaths: 1, Targets: 2}),
+		three("chain, R=3, S=1, N=1, any target", 1, repeat(1, dc...), Model{Deaths: 1, Targets: 7, Patient: true}),
 		three("d c, R=3, S=1, N=1, suspicion", 1, repeat(1, dc...), Model{Suspicions: 1}),
 		three("d, R=3, S=1, N=2, nothing fails", 1, repeat(2, Dispatch), Model{}),
 	}
@@ -130,9 +130,9 @@ func largeConfigurations() []*Model {
 
 func walks() []*Model {
 	return []*Model{
-		three("d d c c, R=3, S=2, N=4, one suspicion, one death", 2, pairs(4, dc...), Model{Suspicions: 1, Deaths: 1, Victims: 7, Sparse: true}),
+		three("d d c c, R=3, S=2, N=4, one suspicion, one death", 2, pairs(4, dc...), Model{Suspicions: 1, Deaths: 1, Targets: 7, Sparse: true}),
 		three("d c c, R=3, S=2, N=4, two suspicions", 2, repeat(4, dcc...), Model{Suspicions: 2, Sparse: true}),
-		three("chain, R=3, S=2, N=4", 2, pairs(4, srcc...), Model{Deaths: 1, Victims: 7, Patient: true, Sparse: true}),
+		three("chain, R=3, S=2, N=4", 2, pairs(4, srcc...), Model{Deaths: 1, Targets: 7, Patient: true, Sparse: true}),
 	}
 }
 
@@ -149,12 +149,12 @@ func mutants() []mutant {
 	maybe := func() *Model {
 		return two("d c or release", 1, repeat(2, Dispatch, Maybe, Maybe), Model{MayRelease: true})
 	}
-	rejoin := func() *Model { return rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}) }
+	rejoin := func() *Model { return rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Targets: 2}) }
 	cancel := func() *Model {
 		return two("cancelled", 1, then(repeat(2, Cancelled, Maybe), 2, 1), with(suspicion, mayRelease))
 	}
 	chain := func() *Model {
-		return three("chain", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 4, Patient: true})
+		return three("chain", 1, repeat(1, dc...), Model{Deaths: 1, Targets: 4, Patient: true})
 	}
 	return []mutant{
 		{"no poison", noPoison, s1(), false},

@@ -41,7 +41,7 @@ func TestManyRanks(t *testing.T) {
 	g := startMany(t, "many")
 	g.await("rounds done", 20*time.Second)
 	t.Logf("%d ranks: %d rounds done %v after the start", manyRanks(), manyRounds, time.Since(start).Round(time.Millisecond))
-	g.killVictim()
+	g.killOne()
 }
 
 // TestKilledInTheMiddle: the same when a rank is killed at any point of any
@@ -52,18 +52,18 @@ func TestKilledInTheMiddle(t *testing.T) {
 	delay := rand.N(time.Duration(manyRanks()) * 20 * time.Millisecond)
 	t.Logf("killed after %v", delay)
 	time.Sleep(delay)
-	g.killVictim()
+	g.killOne()
 }
 
-// killVictim expects all other ranks to end well.
-func (g *group) killVictim() {
+// killOne expects all other ranks to end well.
+func (g *group) killOne() {
 	g.t.Helper()
-	victim := len(g.cmds) / 2
+	killed := len(g.cmds) / 2
 	start := time.Now()
-	g.kill(victim)
+	g.kill(killed)
 	var survivors []int
 	for r := range g.cmds {
-		if r != victim {
+		if r != killed {
 			survivors = append(survivors, r)
 		}
 	}
@@ -88,7 +88,7 @@ func middle(e *env) error {
 }
 
 func many(e *env) error {
-	victim := e.ranks / 2
+	killed := e.ranks / 2
 	if err := e.rounds(0, manyRounds, -1); err != nil {
 		return err
 	}
@@ -96,14 +96,14 @@ func many(e *env) error {
 		return err
 	}
 	e.say("rounds done")
-	if e.rank == victim {
+	if e.rank == killed {
 		time.Sleep(time.Minute)
 	}
-	if err := e.rounds(manyRounds, manyRounds, victim); err != nil {
+	if err := e.rounds(manyRounds, manyRounds, killed); err != nil {
 		return err
 	}
-	if members := e.buf.Members(); members.Has(victim) || !members.Has(e.rank) {
-		return fmt.Errorf("members are %v: this one must be among them, rank %d not", members, victim)
+	if members := e.buf.Members(); members.Has(killed) || !members.Has(e.rank) {
+		return fmt.Errorf("members are %v: this one must be among them, rank %d not", members, killed)
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func (v *mover) release(q *Proc, l *Slot) {
 			l.setDone(v.p, r, word(l.op, l.combines, true))
 		}
 	}
-	if l.unsent != 0 && v.Mutation != cancelIsNotTold {
+	if l.unsent != 0 && v.Mutation != cancelIsNotSent {
 		withY := uint8(1)
 		if l.isOpen() {
 			withY = 0

@@ -10,9 +10,9 @@ type Model struct {
 	Other    []Call // of the last rank, when it differs
 
 	// Suspicions bounds how often a deadline fires for a live rank. Deaths bounds
-	// how many of the ranks in Victims stop forever, Cuts how many links fail.
+	// how many of the ranks in Targets stop forever, Cuts how many links fail.
 	Suspicions, Deaths, Cuts int
-	Victims                  uint8
+	Targets                  uint8
 	// Sparse: a source has rows for any subset of the owners, else for all.
 	Sparse bool
 	// MayRelease: a combine may end with an error, as some rank releases

@@ -73,7 +73,7 @@ func (v *mover) waitsFor(s *State, q *Proc) (ranks uint8) {
 
 // die: a rank stops forever; of what it has sent the rest may be lost.
 func (v *mover) die() {
-	if int(v.from.deaths) == v.Deaths || !has(v.Victims, v.p) {
+	if int(v.from.deaths) == v.Deaths || !has(v.Targets, v.p) {
 		return
 	}
 	for keep := uint8(0); ; keep++ {

@@ -10,7 +10,7 @@ const (
 	oldEpochsCount
 	cancelIsNew
 	cancelReleases
-	cancelIsNotTold
+	cancelIsNotSent
 	doneBeforeRows
 	arrivesFirst
 	yBeforeOutputs

@@ -26,7 +26,7 @@ func closing(program []Call) []Call { return append(program, Call{Close, 0}) }
 
 var (
 	suspicion = Model{Suspicions: 2}
-	death     = Model{Deaths: 1, Victims: 1}
+	death     = Model{Deaths: 1, Targets: 1}
 	cut       = Model{Cuts: 1}
 )
 
@@ -62,7 +62,7 @@ func largeConfigurations() []*Model {
 
 func walks() []*Model {
 	return []*Model{
-		three("d c c, R=3, S=2, N=4, suspicion and death", 2, 2, repeat(4, dcc...), Model{Sparse: true, Suspicions: 1, Deaths: 1, Victims: 7}),
+		three("d c c, R=3, S=2, N=4, suspicion and death", 2, 2, repeat(4, dcc...), Model{Sparse: true, Suspicions: 1, Deaths: 1, Targets: 7}),
 		three("cancelled, R=3, S=2, N=4, suspicion", 2, 3, then(repeat(2, Cancelled, Maybe), 2, 2), Model{Sparse: true, MayRelease: true, Suspicions: 2}),
 		three("d c, R=3, S=2, N=4, a link fails", 2, 2, repeat(4, dc...), Model{Sparse: true, Cuts: 1}),
 	}
@@ -97,7 +97,7 @@ func mutants() []mutant {
 		{"operations begin again, and messages of an older epoch are taken", oldEpochsCount, changedAfter, updates()},
 		{"who gives up between two messages begins anew", cancelIsNew, stuck, oneCancels()},
 		{"places of who gave up are released", cancelReleases, wrongCount, cancelled()},
-		{"a cancelled dispatch is not told", cancelIsNotTold, stuck, cancelled()},
+		{"a cancelled dispatch is not told", cancelIsNotSent, stuck, cancelled()},
 		{"done is told before the operation without rows", doneBeforeRows, stuck, cancelled()},
 		{"arrive with the first piece", arrivesFirst, wrongRows, plain()},
 		{"y_ready is told before the outputs", yBeforeOutputs, wrongOutputs, plain()},
