@@ -10,10 +10,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device"
 	kernels "github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/cpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/shm"
 	"github.com/moewire/moewire/core/internal/sys"
@@ -29,31 +31,41 @@ func newHostsWorld(t *testing.T, hosts []string) *world {
 }
 
 func newHostsWorldOf(t *testing.T, hosts []string, cfg ep.Config) *world {
+	w := connectHosts(t, hosts, cfg, kernels.NewReference, func(*multihost.Config) {})
+	t.Cleanup(func() { w.each(func(r int) error { return w.bufs[r].Close() }) })
+	return w
+}
+
+// connectHosts is newHostsWorldOf with such kernels, and a group that is edited. The caller closes
+// the buffers.
+func connectHosts(t testing.TB, hosts []string, cfg ep.Config, kern func() device.Kernels, edit func(*multihost.Config)) *world {
 	params, err := cpu.Params(cfg, ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
 	listeners, all := make([]*multihost.Listener, len(hosts)), make([][]byte, len(hosts))
 	for r, host := range hosts {
-		listeners[r], err = multihost.Open(multihost.Config{
+		group := multihost.Config{
 			Shm: shm.Config{Rank: r, NumRanks: len(hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
 			Carriers: []multihost.Carrier{{Setting: multihost.TCP, Open: func(int) (transport.Transport, error) {
 				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 			}}},
 			Keys: keys, Listen: at, Host: host, Link: processLink, Bound: time.Hour, ReconnectFor: time.Hour,
 			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced()}, Moments: []int64{layout.Since()},
-		})
+		}
+		edit(&group)
+		listeners[r], err = multihost.Open(group)
 		require.NoError(t, err)
 		all[r] = listeners[r].Metadata()
 	}
-	w := &world{t: t, bufs: make([]*cpu.Buffer, len(hosts)), numBytes: cfg.NumBytes}
+	w := &world{t: t, doms: make([]domain.Domain, len(hosts)), bufs: make([]*cpu.Buffer, len(hosts)), numBytes: cfg.NumBytes}
 	w.each(func(r int) error {
 		dom, err := listeners[r].Connect(all, processTimeout)
 		if err == nil {
-			w.bufs[r], err = cpu.New(dom, kernels.NewReference(), cfg)
+			w.doms[r] = dom
+			w.bufs[r], err = cpu.New(dom, kern(), cfg)
 		}
 		return err
 	})
-	t.Cleanup(func() { w.each(func(r int) error { return w.bufs[r].Close() }) })
 	return w
 }
 

@@ -15,7 +15,7 @@ func (w *wildWorld) wildFlatRound(rank int, s flatShape, plain []input) (lacks u
 	}
 	d := new(dispatched)
 	a := w.flatArgs(rank, s, &ins[rank], d)
-	a.ActiveRanks, a.Timeout = ones(s.ranks), wildTimeout
+	a.ActiveRanks, a.Timeout = ones(s.ranks), w.timeout
 	if _, err := w.bufs[rank].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
 		return 0, err
 	}
@@ -25,7 +25,7 @@ func (w *wildWorld) wildFlatRound(rank int, s flatShape, plain []input) (lacks u
 		rows = d.rowsWithIDs(s)
 	}
 	c := flatCombineArgs(d, s, &ins[rank], d.computeFlat(rank, s, rows, d.res.CombineX), true)
-	c.ActiveRanks, c.Timeout = ones(s.ranks), wildTimeout
+	c.ActiveRanks, c.Timeout = ones(s.ranks), w.timeout
 	_, err = w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1)
 	for r := range s.ranks {
 		if a.ActiveRanks[r]&c.ActiveRanks[r] == 0 {

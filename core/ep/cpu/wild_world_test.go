@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,13 @@ type wildWorld struct {
 	memory  []*os.File // by rank
 	members *os.File
 	outside atomic.Bool // rows were about to be written outside of a slab
+	timeout time.Duration
+}
+
+// wildMemory is where words are overwritten.
+type wildMemory interface {
+	io.ReaderAt
+	io.WriterAt
 }
 
 // Where things lie in a rank's file: the table of slabs, then the control region.
@@ -43,7 +51,7 @@ const (
 const wildSlots = 2
 
 func newWildWorld(t testing.TB, ranks int, cfg ep.Config) *wildWorld {
-	w := &wildWorld{world: &world{t: t, bufs: make([]*cpu.Buffer, ranks)}}
+	w := &wildWorld{world: &world{t: t, bufs: make([]*cpu.Buffer, ranks)}, timeout: wildTimeout}
 	listeners, all := make([]*shm.Listener, ranks), make([][]byte, ranks)
 	for r := range ranks {
 		l, err := shm.Open(shm.Config{Rank: r, NumRanks: ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1})
@@ -92,7 +100,7 @@ func (k *watchedKernels) Place(batch *device.PlaceBatch) {
 
 func (w *wildWorld) close() {
 	for _, f := range append(w.memory, w.members) {
-		_ = f.Close()
+		_ = f.Close() // of ranks that share no memory: nil
 	}
 	for _, b := range w.bufs {
 		_ = b.Close()
@@ -124,7 +132,7 @@ func (w *wildWorld) openFiles(t testing.TB) {
 	}
 }
 
-func load(f *os.File, off int64) uint64 {
+func load(f wildMemory, off int64) uint64 {
 	var b [8]byte
 	if _, err := f.ReadAt(b[:], off); err != nil {
 		panic(err) // the offset is ours
@@ -132,7 +140,7 @@ func load(f *os.File, off int64) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-func store(f *os.File, off int64, v uint64) {
+func store(f wildMemory, off int64, v uint64) {
 	if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, v), off); err != nil {
 		panic(err)
 	}
@@ -146,8 +154,9 @@ func (w *wildWorld) slabAt(r, slot int) int64 {
 
 // outcomes of what ranks did: an error, and the ranks that their results lack.
 type wildOutcome struct {
-	err   error
-	lacks uint64 // ranks missing in any mask
+	err       error
+	disagreed error  // of ranks that disagree; the rank has gone on
+	lacks     uint64 // ranks missing in any mask
 }
 
 // wildRound is a dispatch and a combine, with results compared with the oracle, whichever
@@ -155,7 +164,7 @@ type wildOutcome struct {
 func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks uint64, err error) {
 	d := new(dispatched)
 	a := w.args(rank, s, &ins[rank], d)
-	a.ActiveRanks, a.Timeout = ones(s.ranks), wildTimeout
+	a.ActiveRanks, a.Timeout = ones(s.ranks), w.timeout
 	if _, err := w.bufs[rank].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
 		return 0, err
 	}
@@ -172,7 +181,7 @@ func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks
 	}
 	d.computeAny(rank, s)
 	c := combineArgs(d, &ins[rank], make([]byte, ins[rank].tokens*s.hidden*2))
-	c.TopK, c.ActiveRanks, c.Timeout = s.topk, ones(s.ranks), wildTimeout
+	c.TopK, c.ActiveRanks, c.Timeout = s.topk, ones(s.ranks), w.timeout
 	if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
 		return lacks, err
 	}
@@ -204,7 +213,7 @@ func wantCombineAny(in *input, s shape, lost func(id int64) bool) []byte {
 	if s.fp8 {
 		return wantCombineFP8(in, s, lost)
 	}
-	return wantCombine(in, s.hidden, s.topk, lost)
+	return s.want(in, lost)
 }
 
 var errWrong = errors.New("differs from the oracle")
