@@ -33,6 +33,7 @@ func TestTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrong = append(wrong, checkWordPlaces(files, wordPlaces)...)
+	wrong = append(wrong, checkReaders(files, sharedReaders)...)
 	for _, w := range append(wrong, CheckTables(files, layers, rooms)...) {
 		t.Error(w)
 	}
@@ -99,6 +100,47 @@ func TestCheckFinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			switch {
+			case c.want == "" && len(wrong) > 0:
+				t.Errorf("found %q in a tree where all is well", wrong)
+			case c.want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.want)):
+				t.Errorf("found %q, want one line with %q", wrong, c.want)
+			}
+		})
+	}
+}
+
+// TestReadersFinds gives the check of who reads shared memory one file at a time.
+func TestReadersFinds(t *testing.T) {
+	for _, c := range []struct {
+		name, file, text string
+		want             string // "" if nothing is wrong
+	}{
+		{"a word is loaded", "core/ep/cpu/a.go", "var x = s.Word(8).Load()", "takes a word"},
+		{"a word is raised", "core/ep/cpu/a.go", "var x = s.Word(8).Add(1)", "takes a word"},
+		{"a word is kept", "core/ep/cpu/a.go", "var x = s.own.Word(8)", "takes a word"},
+		{"a word is stored", "core/ep/cpu/a.go", "func f() { s.Word(8).Store(1) }", ""},
+		{"a word of sys", "core/link/a.go", "var x = sys.Word(data, 8)", "takes a word"},
+		{"a word that a function finds", "core/ep/cpu/a.go", "var x = openWord(p, 1).Load()", "that a function has found"},
+		{"a private atomic", "core/ep/cpu/a.go", "var x = b.ended.Load()", ""},
+		{"bytes of a segment", "core/link/a.go", "var x = s.Bytes(0, 8)", "takes bytes"},
+		{"all bytes", "core/link/a.go", "var x = s.Bytes()", ""},
+		{"a set as a word", "core/ep/cpu/a.go", "var x = set.Word()", ""},
+		{"a test", "core/ep/cpu/a_test.go", "var x = s.Word(8).Load()", ""},
+		{"a file of the table", "core/ep/cpu/known.go", "var x = s.Word(8).Load()", ""},
+		{"a file of the table that reads nothing", "core/ep/cpu/known.go", "var x = 1", "reads no shared memory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree := fstest.MapFS{c.file: {Data: []byte("package p\n\n" + c.text + "\n")}}
+			var table []reader
+			if strings.HasSuffix(c.file, "known.go") {
+				table = []reader{{c.file, "it is a test"}}
+			}
+			files, err := goFiles(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wrong := checkReaders(files, table)
 			switch {
 			case c.want == "" && len(wrong) > 0:
 				t.Errorf("found %q in a tree where all is well", wrong)
