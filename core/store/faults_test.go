@@ -88,65 +88,6 @@ func TestFullDisk(t *testing.T) {
 	require.NotZero(t, w.s.Stats().WriteErrors)
 }
 
-// TestEveryBit flips bits of a store's segments, one at a time: those of headers and footers, all of them or a share, and
-// one of every so many bytes of the rest. A reader gets the right bytes or none.
-func TestEveryBit(t *testing.T) {
-	for _, sealed := range []bool{false, true} {
-		t.Run(fmt.Sprint("sealed ", sealed), func(t *testing.T) {
-			d := newDisk(1<<15, 4)
-			w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
-			keys := map[string][]byte{"a": payload("a", 1, 3000), "bb": payload("bb", 1, 5000), "ccc": nil}
-			for key, data := range keys {
-				require.NoError(t, w.put(key, "", data))
-			}
-			if sealed {
-				require.NoError(t, w.s.sealAllOpen())
-			}
-			image := d.killed()
-			w.s.stop()
-			misses, step := 0, 1
-			if testing.Short() {
-				step = 97
-			}
-			for at := w.rng.IntN(step); at < len(image.data[0]); at += step {
-				for _, bit := range bitsOf(image.data[0], at, w.rng) {
-					misses += w.flipped(image, at, bit, keys)
-				}
-			}
-			w.open(image.killed())
-			require.NotZero(t, misses)
-		})
-	}
-}
-
-// bitsOf are the bits to be flipped of a byte: all where it says something, one of the room between.
-func bitsOf(data []byte, at int, rng *rand.Rand) []int {
-	if page := at / record.PageBytes * record.PageBytes; at-page < record.HeaderBytes+8 && data[page] != 0 {
-		return []int{0, 1, 2, 3, 4, 5, 6, 7}
-	}
-	if data[at] == 0 && at%64 != 0 || at%8 != 0 {
-		return nil
-	}
-	return []int{rng.IntN(8)}
-}
-
-func (w *world) flipped(image *disk, at, bit int, keys map[string][]byte) (misses int) {
-	d := image.killed()
-	d.data[0][at] ^= 1 << bit
-	w.open(d)
-	defer w.s.stop()
-	for key, data := range keys {
-		got := w.get(key)
-		if got == nil {
-			misses++
-			require.False(w.t, w.has(key), "%s at byte %d bit %d", key, at, bit)
-			continue
-		}
-		require.Equal(w.t, append([]byte{}, data...), append([]byte{}, got...), "%s at byte %d bit %d", key, at, bit)
-	}
-	return misses
-}
-
 // TestConcurrentCalls: many readers and writers of the same keys, in a store that evicts all the while.
 func TestConcurrentCalls(t *testing.T) {
 	for name, disks := range map[string]bool{"memory": false, "disk": true} {

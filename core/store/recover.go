@@ -30,18 +30,19 @@ func (s *recovery) run() error {
 	for _, at := range s.toSeal { // behind the others: they are the newest
 		s.scan(at)
 	}
-	unsealed := len(s.toSeal)
+	s.counts.scanned.Add(uint64(len(s.toSeal)))
 	if err := s.eraseOutdated(); err != nil {
 		return err
 	}
-	s.report(began, unsealed)
+	s.report(began)
 	return nil
 }
 
 // report says what was found; nothing of a new store.
-func (s *recovery) report(began time.Time, unsealed int) {
+func (s *recovery) report(began time.Time) {
 	n, dropped := s.index.Len(), s.counts.spoiled.Load()
-	if n == 0 && unsealed == 0 {
+	unsealed, damaged := s.counts.scanned.Load(), s.counts.damaged.Load()
+	if n == 0 && unsealed == 0 && damaged == 0 {
 		return
 	}
 	line := fmt.Sprintf("%d blocks with %d MiB were found again in %v", n, s.live.Load()>>20, time.Since(began).Round(time.Millisecond))
@@ -50,6 +51,9 @@ func (s *recovery) report(began time.Time, unsealed int) {
 	}
 	if dropped > 0 {
 		line += fmt.Sprintf("; %d blocks were not whole and are dropped", dropped)
+	}
+	if damaged > 0 {
+		line += fmt.Sprintf("; the first pages of %d segments were damaged, and their blocks are lost", damaged)
 	}
 	if s.homeless > 0 {
 		line += fmt.Sprintf("; %d blocks of more than %d namespaces are dropped", s.homeless, MaxNamespaces)
@@ -140,6 +144,7 @@ func (s *recovery) recoverSegment(at int) {
 	}
 	head, err := s.secret.GetSegment(page, s.medium.SegmentBytes())
 	if err != nil {
+		s.noSegment(page)
 		return
 	}
 	g := &s.segments[at]
@@ -154,6 +159,13 @@ func (s *recovery) recoverSegment(at int) {
 	default:
 		g.state = stateFull
 		s.toSeal = append(s.toSeal, at)
+	}
+}
+
+// noSegment counts a first page that is none and was not made none: its segment begins anew, without its blocks.
+func (s *recovery) noSegment(page []byte) {
+	if !record.IsNone(page) {
+		s.counts.damaged.Add(1)
 	}
 }
 
@@ -180,6 +192,7 @@ func (s *recovery) recoverFooter(at int) (bool, error) {
 	if err != nil {
 		return false, nil // the power was cut while it was written: it has hidden nothing yet
 	}
+	s.counts.spoiled.Add(uint64(f.NumDamaged))
 	for i := range f.Entries {
 		s.recoverEntry(at, &f.Entries[i], f.Namespaces)
 	}
@@ -266,27 +279,32 @@ func (s *recovery) seqOf(b *index.Block) (seq uint64, err error) {
 }
 
 // scan looks for records at every page of a segment. A bad one is passed by: what follows it may have been
-// flushed.
+// flushed. It is counted if another one follows: the last one may be what an earlier life of the segment has left.
 func (s *recovery) scan(at int) {
 	end := s.medium.SegmentBytes()
 	head := make([]byte, record.HeaderBytes+record.MaxKeyBytes)
+	begins, gap := true, uint64(0) // a record ends here; one is missing between two others
 	for off := int64(record.PageBytes); off+record.PageBytes <= end; {
 		if err := s.read(at, off, head); err != nil {
 			if s.neverWritten(at, off, err) {
 				break
 			}
 			s.giveUp(at, off)
-			off += record.PageBytes
+			begins, off = false, off+record.PageBytes
 			continue
 		}
 		h, err := s.secret.Get(head, record.Place{Life: s.segments[at].life.Load(), Off: off})
 		n := record.Bytes(len(h.Key), int64(h.PayloadBytes))
 		if err != nil || off+n > end {
-			off += record.PageBytes
+			if begins && !record.IsNone(head[:record.HeaderBytes]) {
+				gap = 1
+			}
+			begins, off = false, off+record.PageBytes
 			continue
 		}
+		s.counts.spoiled.Add(gap)
 		s.found(at, off, &h)
-		off += n
+		begins, gap, off = true, 0, off+n
 	}
 }
 

@@ -11,6 +11,7 @@ type counters struct {
 	evictedCold, evictedOrphans, reclaimed, moved      atomic.Uint64
 	evictedQuota, evictedDoubted, overQuota            atomic.Uint64
 	spoiled, readErrors, writeErrors, flushes          atomic.Uint64
+	damaged, scanned                                   atomic.Uint64
 }
 
 // MaxStatsNamespaces is how many namespaces Stats lists, those with the lowest numbers; the others are one entry, together with
@@ -48,6 +49,8 @@ type Stats struct {
 	MovedBytes        uint64 `json:"moved_bytes" metric:"moved_bytes_total" help:"Bytes that were written again when their segment was emptied."`
 
 	Spoiled     uint64 `json:"spoiled" metric:"spoiled_blocks_total" help:"Damaged blocks that were dropped, those of readers among them."`
+	Damaged     uint64 `json:"damaged_segments" metric:"damaged_segments_total" help:"Segments whose first page was damaged when the store was opened: their blocks are lost."`
+	Scanned     uint64 `json:"scanned_segments" metric:"scanned_segments_total" help:"Segments without a whole footer, whose records were looked for when the store was opened."`
 	ReadErrors  uint64 `json:"read_errors" metric:"storage_errors_total,op=read" help:"Calls of the storage that failed; read: those that read, also when it was opened."`
 	WriteErrors uint64 `json:"write_errors" metric:"storage_errors_total,op=write" help:"Those that write or flush."`
 	Flushes     uint64 `json:"flushes" metric:"flushes_total" help:"Flushes to the disk."`
@@ -81,6 +84,7 @@ func (s *Store) Stats() Stats {
 		Full: c.full.Load(), WouldBlock: c.wouldBlock.Load(), Deletes: c.deletes.Load(),
 		EvictedQuota: c.evictedQuota.Load(), EvictedDoubted: c.evictedDoubted.Load(), OverQuota: c.overQuota.Load(), EvictedCold: c.evictedCold.Load(), EvictedOrphans: c.evictedOrphans.Load(),
 		SegmentsReclaimed: c.reclaimed.Load(), MovedBytes: c.moved.Load(), Spoiled: c.spoiled.Load(),
+		Damaged: c.damaged.Load(), Scanned: c.scanned.Load(),
 		ReadErrors: c.readErrors.Load(), WriteErrors: c.writeErrors.Load(), Flushes: c.flushes.Load(),
 		Namespaces: s.names.stats(),
 	}

@@ -23,8 +23,8 @@ const (
 	tailCheck     = 64
 	digestBytes   = len(Digest{})
 	maxNamespaces = 1<<16 - 1
-	// alive and dead are the values of an entry's mark. Anything but Alive is dead: a mark is
-	// overwritten in place when a block is deleted, and no check covers it.
+	// alive and dead are the values of an entry's mark. Anything but alive is dead: a mark is
+	// overwritten in place when a block is deleted, and no check covers it. One that is neither is damaged.
 	alive, dead = 0xa5, 0
 )
 
@@ -42,6 +42,7 @@ type Footer struct {
 	Seq        uint64 // larger than that of any record of the segment
 	Namespaces []Digest
 	Entries    []Entry
+	NumDamaged int // entries whose mark is damaged: they are dead
 }
 
 // PutFooter makes the footer of a segment: the last bytes of it.
@@ -108,6 +109,14 @@ func GetTail(page []byte, life uint64, segmentBytes int64) (Tail, error) {
 	return t, nil
 }
 
+// holds reports whether a footer is as it was written, but for its marks.
+func (s *Secret) holds(b []byte, marks, end int) bool {
+	tail := b[len(b)-tailBytes:]
+	check, rest := tail[tailCheck:tailCheck+checkBytes], tail[tailCheck+checkBytes:]
+	return s.checkOf(forFooter, b[:marks], tail[:tailCheck]) == [checkBytes]byte(check) &&
+		isZero(rest) && isZero(b[end:len(b)-tailBytes])
+}
+
 // GetFooter reads a whole footer. Entries of deleted blocks have an Off of 0.
 func (s *Secret) GetFooter(b []byte, t Tail) (*Footer, error) {
 	marked := t.NumEntries*EntryBytes + t.NumNamespaces*digestBytes
@@ -115,7 +124,7 @@ func (s *Secret) GetFooter(b []byte, t Tail) (*Footer, error) {
 		return nil, ErrNone
 	}
 	tail := b[len(b)-tailBytes:]
-	if s.checkOf(forFooter, b[:marked], tail[:tailCheck]) != [checkBytes]byte(tail[tailCheck:]) {
+	if !s.holds(b, marked, marked+t.NumEntries) {
 		return nil, fmt.Errorf("%w: a footer whose check does not hold", ErrNone)
 	}
 	f := &Footer{Seq: binary.LittleEndian.Uint64(tail[24:]), Namespaces: make([]Digest, t.NumNamespaces), Entries: make([]Entry, t.NumEntries)}
@@ -124,8 +133,11 @@ func (s *Secret) GetFooter(b []byte, t Tail) (*Footer, error) {
 	}
 	for i := range f.Entries {
 		f.Entries[i] = GetEntry(b[i*EntryBytes:])
-		if b[marked+i] != alive {
+		if mark := b[marked+i]; mark != alive {
 			f.Entries[i].Off = 0
+			if mark != dead {
+				f.NumDamaged++
+			}
 		}
 		if int(f.Entries[i].Namespace) >= t.NumNamespaces {
 			return nil, ErrNone

@@ -20,13 +20,15 @@ import (
 // Sizes and bounds.
 const (
 	PageBytes   = 4096
-	HeaderBytes = 128 // of a record, in front of its key: 104, and room for later
+	HeaderBytes = 128 // of a record, in front of its key: usedBytes, and room for later, which is zeros
 	MaxKeyBytes = 512
 	// MaxPayloadOff is where the payload of the longest key begins.
 	MaxPayloadOff = HeaderBytes + MaxKeyBytes
 	// MaxPayloadBytes is the longest payload that a record can describe.
 	MaxPayloadBytes = 1<<32 - 1
 	payloadAlign    = 64
+	checkedBytes    = 88
+	usedBytes       = checkedBytes + checkBytes
 	version         = 1
 	recordMagic     = 0x4b42574d // "MWBK"
 )
@@ -73,6 +75,19 @@ func Bytes(keyBytes int, payloadBytes int64) int64 {
 	return roundUp(PayloadOff(keyBytes)+payloadBytes, PageBytes)
 }
 
+// IsNone reports whether the beginning of a record, or of a segment, was made none, or never written.
+func IsNone(head []byte) bool { return isZero(head) }
+
+// isZero reports whether bytes without a meaning are as they were written: what they are for later is not known here.
+func isZero(b []byte) bool {
+	for _, v := range b {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // Put writes header and key into dst, which has room for PayloadOff bytes, all of which it sets.
@@ -89,8 +104,8 @@ func (s *Secret) Put(dst []byte, at Place, h *Header) {
 	copy(dst[56:], h.Parent[:])
 	copy(dst[72:], h.Tag[:])
 	copy(dst[HeaderBytes:], h.Key)
-	check := s.check(at, dst[:88], h.Key)
-	copy(dst[88:], check[:])
+	check := s.check(at, dst[:checkedBytes], h.Key)
+	copy(dst[checkedBytes:], check[:])
 }
 
 // Get reads a header and its key, which it does not copy. src begins at the record and may end
@@ -105,7 +120,7 @@ func (s *Secret) Get(src []byte, at Place) (Header, error) {
 		return Header{}, ErrNone
 	}
 	key := src[HeaderBytes : HeaderBytes+keyBytes]
-	if s.check(at, src[:88], key) != [checkBytes]byte(src[88:]) {
+	if !isZero(src[usedBytes:HeaderBytes]) || s.check(at, src[:checkedBytes], key) != [checkBytes]byte(src[checkedBytes:]) {
 		return Header{}, ErrNone
 	}
 	return Header{

@@ -36,7 +36,8 @@ func (s *Secret) GetSegment(page []byte, sizeBytes int64) (Segment, error) {
 	if len(page) < PageBytes || le.Uint32(page) != segmentMagic || le.Uint32(page[4:]) != version {
 		return Segment{}, ErrNone
 	}
-	if s.checkOf(forSegment, page[:segmentCheck]) != [checkBytes]byte(page[segmentCheck:]) {
+	check, rest := page[segmentCheck:segmentCheck+checkBytes], page[segmentCheck+checkBytes:PageBytes]
+	if s.checkOf(forSegment, page[:segmentCheck]) != [checkBytes]byte(check) || !isZero(rest) {
 		return Segment{}, ErrNone
 	}
 	g := Segment{Life: le.Uint64(page[8:]), Bytes: int64(le.Uint64(page[16:]))}
