@@ -198,7 +198,7 @@ func (s *Store) canMove() bool {
 	return s.open != none
 }
 
-func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)) }
+func (s *Store) capacity() int64 { return s.medium.SegmentBytes() * int64(len(s.segments)-s.numGone) }
 
 // candidate is the segment to be reclaimed, or none: also if one that is not sealed yet has fewer hot bytes, since to move the
 // others would make no room. The caller holds mu.

@@ -35,6 +35,7 @@ func (s *recovery) run() error {
 		return err
 	}
 	s.report(began)
+	s.shrink()
 	return nil
 }
 

@@ -20,6 +20,7 @@ const (
 	stateEmptying       // its blocks are being evicted or moved
 	stateEmptied        // they were; a reader may still look at it
 	stateLost           // the medium could not write to it; it is tried again
+	stateGone           // the capacity has no room for it
 )
 
 // retryLost is after which time a segment is tried again that could not be written to.
@@ -74,7 +75,7 @@ func (g *segment) mayBeWritten() bool { return time.Since(g.lost) > retryLost }
 
 // hasRecords reports whether what was placed in the segment still takes room.
 func (g *segment) hasRecords() bool {
-	return !g.isFree() && g.state != stateLost && g.state != stateStarting
+	return !g.isFree() && g.state != stateLost && g.state != stateStarting && g.state != stateGone
 }
 
 func (s *Store) numFree() (n int) {

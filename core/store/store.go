@@ -115,6 +115,7 @@ type Store struct {
 	closed     bool
 	failed     error  // the latest failure to begin a segment
 	numNoRoom  int    // segments that the medium has no room for
+	numGone    int    // segments that the capacity has no room for, from Open on
 	stuck      error  // the latest failure to make one free, until it works
 	seq        uint64 // of records
 	staged     int64

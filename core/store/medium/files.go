@@ -1,7 +1,9 @@
 package medium
 
 import (
+	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,7 +17,8 @@ import (
 
 const (
 	superMagic   = 0x5053574d // "MWSP"
-	superVersion = 1
+	superVersion = 2
+	superCheck   = 64 // where the check of what stands before it begins
 	superBytes   = record.PageBytes
 	superName    = "super"
 	blocksName   = "blocks"
@@ -27,14 +30,16 @@ const (
 type Files struct {
 	segmentBytes int64
 	numSegments  int
+	numKept      int
+	isAnew       bool
 	secret       record.Secret
 	lock, blocks *sys.FD
 	reserved     []atomic.Bool // of each segment: it has its room on the disk
 }
 
-// OpenFiles opens the store of a folder, or makes one. A store that is there keeps the size of its segments: a
-// smaller capacity has fewer of them. Where that leaves fewer than LeastSegments, the store begins
-// anew, empty.
+// OpenFiles opens the store of a folder, or makes one. A store that is there keeps the size of its segments, and all
+// that it has: a smaller capacity has room for fewer of them (NumKept). Where that leaves fewer than LeastSegments, the
+// store begins anew, empty.
 func OpenFiles(path string, capacityBytes int64) (*Files, error) {
 	wanted, err := SegmentBytesFor(capacityBytes)
 	if err != nil {
@@ -84,6 +89,7 @@ func (f *Files) begin(path string, capacityBytes, wanted int64) error {
 		return fmt.Errorf("%s: %w: %s has %d bytes, and there is no %s", path, ErrForeign, blocksName, size, superName)
 	}
 	if f.segmentBytes == 0 || capacityBytes/f.segmentBytes < LeastSegments {
+		f.isAnew, size = f.segmentBytes > 0, 0
 		if err := f.anew(path, wanted); err != nil {
 			return err
 		}
@@ -92,9 +98,10 @@ func (f *Files) begin(path string, capacityBytes, wanted int64) error {
 		return fmt.Errorf("capacity: %d bytes given; allowed: %d at most (%d segments of %d, which %s has): empty the folder first",
 			capacityBytes, most, MaxSegments, f.segmentBytes, path)
 	}
-	f.numSegments = int(capacityBytes / f.segmentBytes)
+	f.numKept = int(capacityBytes / f.segmentBytes)
+	f.numSegments = max(f.numKept, int(min((size+f.segmentBytes-1)/f.segmentBytes, MaxSegments)))
 	f.reserved = make([]atomic.Bool, f.numSegments)
-	return f.shrink()
+	return nil
 }
 
 // known reads what super says.
@@ -107,7 +114,7 @@ func (f *Files) known(page []byte) error {
 		return fmt.Errorf("%w: %s is of version %d, and this is version %d", ErrForeign, superName, v, superVersion)
 	}
 	n := int64(le.Uint64(page[8:]))
-	if n < LeastSegmentBytes || n > MostSegmentBytes || n&(n-1) != 0 || le.Uint64(page[16:]) != ^uint64(n) {
+	if n < LeastSegmentBytes || n > MostSegmentBytes || n&(n-1) != 0 || !bytes.Equal(page[superCheck:], checkOfSuper(page)) {
 		return fmt.Errorf("%w: %s is damaged", ErrForeign, superName)
 	}
 	f.segmentBytes = n
@@ -122,13 +129,26 @@ func (f *Files) anew(path string, segmentBytes int64) error {
 	if err := sys.Truncate(f.blocks, 0); err != nil {
 		return err
 	}
+	return replace(filepath.Join(path, superName), superOf(segmentBytes, f.secret))
+}
+
+// superOf is the page that says what a store is.
+func superOf(segmentBytes int64, secret record.Secret) []byte {
 	page, le := make([]byte, superBytes), binary.LittleEndian
 	le.PutUint32(page, superMagic)
 	le.PutUint32(page[4:], superVersion)
 	le.PutUint64(page[8:], uint64(segmentBytes))
-	le.PutUint64(page[16:], ^uint64(segmentBytes))
-	copy(page[32:], f.secret[:])
-	return replace(filepath.Join(path, superName), page)
+	copy(page[32:], secret[:])
+	copy(page[superCheck:], checkOfSuper(page))
+	return page
+}
+
+// checkOfSuper is what stands behind the first bytes of super: a check of them, and zeros.
+func checkOfSuper(page []byte) []byte {
+	out := make([]byte, superBytes-superCheck)
+	sum := sha256.Sum256(page[:superCheck])
+	copy(out, sum[:16])
+	return out
 }
 
 // replace writes a file, whole or not at all.
@@ -157,10 +177,27 @@ func syncFolder(path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// shrink gives the room of segments back that are beyond the capacity.
-func (f *Files) shrink() error {
+// NumKept is how many segments the capacity has room for.
+func (f *Files) NumKept() int { return f.numKept }
+
+// Anew reports whether a store of larger segments was given up.
+func (f *Files) Anew() bool { return f.isAnew }
+
+// GiveBack leaves holes where segments were, and cuts those off that were the last ones.
+func (f *Files) GiveBack(segments []int) error {
+	given := map[int]bool{}
+	for _, at := range segments {
+		given[at] = true
+		if err := sys.Punch(f.blocks, int64(at)*f.segmentBytes, f.segmentBytes); err != nil {
+			return err
+		}
+	}
+	end := f.numSegments
+	for end > 0 && given[end-1] {
+		end--
+	}
 	size, err := sys.Size(f.blocks)
-	if most := int64(f.numSegments) * f.segmentBytes; err == nil && size > most {
+	if most := int64(end) * f.segmentBytes; err == nil && size > most {
 		err = sys.Truncate(f.blocks, most)
 	}
 	return err

@@ -2,6 +2,7 @@ package medium
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -59,27 +60,49 @@ func TestAgain(t *testing.T) {
 	require.Error(t, f.Read(150, 0, got))
 }
 
-// TestShrinks: a smaller capacity has fewer segments and gives the room back; one that is too small for the segments begins
-// anew with another secret.
+// TestShrinks: with a smaller capacity all segments are there until they are given back, which frees the disk; those at the end
+// are not there at the next start. One that is too small for the segments begins anew with another secret.
 func TestShrinks(t *testing.T) {
 	path := t.TempDir()
 	f := opened(t, path, 600<<20) // segments of 8 MiB
+	require.Equal(t, 75, f.NumKept())
 	for segment := range 20 {
 		require.NoError(t, f.Write(segment, 0, []byte("x")))
 	}
 	secret := f.Secret()
 	require.NoError(t, f.Close())
 	f = opened(t, path, 40<<20)
-	require.Equal(t, 5, f.NumSegments())
+	require.Equal(t, []int{20, 5}, []int{f.NumSegments(), f.NumKept()})
+	require.False(t, f.Anew())
 	require.Equal(t, secret, f.Secret())
-	info, err := os.Stat(filepath.Join(path, blocksName))
-	require.NoError(t, err)
-	require.EqualValues(t, 40<<20, info.Size())
+	require.EqualValues(t, 160<<20, diskBytes(t, path))
+	require.NoError(t, f.GiveBack([]int{19, 18, 17, 3}))
+	require.EqualValues(t, 128<<20, diskBytes(t, path))
+	got := []byte{1}
+	require.NoError(t, f.Read(3, 0, got))
+	require.Equal(t, []byte{0}, got)
+	require.NoError(t, f.Read(16, 0, got))
+	require.Equal(t, "x", string(got))
+	require.NoError(t, f.Close())
+	f = opened(t, path, 40<<20)
+	require.Equal(t, []int{17, 5}, []int{f.NumSegments(), f.NumKept()})
+	require.NoError(t, f.Close())
+	f = opened(t, path, 200<<20) // larger again
+	require.Equal(t, []int{25, 25}, []int{f.NumSegments(), f.NumKept()})
 	require.NoError(t, f.Close())
 	f = opened(t, path, 8<<20)
+	require.True(t, f.Anew())
+	require.Equal(t, []int{8, 8}, []int{f.NumSegments(), f.NumKept()})
 	require.EqualValues(t, LeastSegmentBytes, f.SegmentBytes())
 	require.NotEqual(t, secret, f.Secret())
 	require.Error(t, f.Read(0, 0, make([]byte, 1)))
+}
+
+// diskBytes is what the blocks of a folder take of its disk.
+func diskBytes(t *testing.T, path string) int64 {
+	var st syscall.Stat_t
+	require.NoError(t, syscall.Stat(filepath.Join(path, blocksName), &st))
+	return st.Blocks * 512
 }
 
 // TestTooManySegments: a folder whose segments are too small for a capacity is refused, and stays as it is.
@@ -110,27 +133,57 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	opened(t, path, leastBytes)
 }
 
-// TestForeignFolder: another version, a file that is none, and a bit that is wrong are refused, and stay as they are.
+// TestForeignFolder: a file that is none, and every bit that is wrong, the version's among them, are refused, and stay as they are.
 func TestForeignFolder(t *testing.T) {
 	path := t.TempDir()
 	require.NoError(t, opened(t, path, leastBytes).Close())
 	super := filepath.Join(path, superName)
 	good, err := os.ReadFile(super)
 	require.NoError(t, err)
-	for name, change := range map[string]func([]byte) []byte{
-		"none":          func([]byte) []byte { return []byte("hello") },
-		"other version": func(b []byte) []byte { b[4] = 9; return b },
-		"other size":    func(b []byte) []byte { b[10] ^= 1; return b },
-		"no magic":      func(b []byte) []byte { b[0]++; return b },
-	} {
-		wrong := change(bytes.Clone(good))
+	refuses := func(wrong []byte, what string) {
 		require.NoError(t, os.WriteFile(super, wrong, 0o600))
 		_, err := OpenFiles(path, leastBytes)
-		require.ErrorIs(t, err, ErrForeign, name)
+		require.ErrorIs(t, err, ErrForeign, what)
 		left, err := os.ReadFile(super)
 		require.NoError(t, err)
-		require.Equal(t, wrong, left, name)
+		require.Equal(t, wrong, left, what)
 	}
+	refuses([]byte("hello"), "none")
+	refuses(good[:superBytes-1], "short")
+	refuses([]byte{}, "empty")
+	step := 1
+	if testing.Short() {
+		step = 97
+	}
+	for bit := 0; bit < 8*len(good); bit += step {
+		wrong := bytes.Clone(good)
+		wrong[bit/8] ^= 1 << (bit % 8)
+		refuses(wrong, fmt.Sprint("bit ", bit))
+	}
+	require.NoError(t, os.WriteFile(super, good, 0o600))
+	opened(t, path, leastBytes)
+}
+
+// FuzzSuper: whatever lies in the place of super, a store of it has segments of an allowed size, or there is none.
+func FuzzSuper(f *testing.F) {
+	path := f.TempDir()
+	good, err := OpenFiles(path, leastBytes)
+	require.NoError(f, err)
+	require.NoError(f, good.Close())
+	page, err := os.ReadFile(filepath.Join(path, superName))
+	require.NoError(f, err)
+	f.Add(page)
+	f.Add(page[:100])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := Files{}
+		if err := s.known(data); err != nil {
+			require.ErrorIs(t, err, ErrForeign)
+			require.Zero(t, s.segmentBytes)
+			return
+		}
+		require.Contains(t, []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, int(s.segmentBytes>>20))
+		require.Equal(t, data, superOf(s.segmentBytes, s.secret))
+	})
 }
 
 // TestBlocksWithoutSuper: a file that this store has not made is left as it is.

@@ -50,6 +50,17 @@ type Medium interface {
 	Close() error
 }
 
+// Shrunk is a Medium that may have more segments than its capacity has room for: those of a store that had a larger one.
+type Shrunk interface {
+	Medium
+	// NumKept is how many segments the capacity has room for.
+	NumKept() int
+	// Anew reports whether a store was there that is given up: the capacity has room for less than LeastSegments of its segments.
+	Anew() bool
+	// GiveBack gives the room of segments back that nothing is written to any more.
+	GiveBack(segments []int) error
+}
+
 // LacksRoom reports whether a call failed for want of room for a segment: on a disk, in a quota, in a file or in memory.
 // Segments that have their room can be written to all the same.
 func LacksRoom(err error) bool {

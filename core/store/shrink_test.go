@@ -1,0 +1,178 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/store/medium"
+)
+
+// folder is a store in files that is started with one capacity after the other.
+type folder struct {
+	*world
+	path  string
+	lines []string
+}
+
+func newFolder(t *testing.T, capacityBytes int64) *folder {
+	f := &folder{path: t.TempDir()}
+	m, err := medium.OpenFiles(f.path, capacityBytes)
+	require.NoError(t, err)
+	f.world = newWorld(t, testenv.Seed(t), m, Config{
+		Secret: m.Secret(), Durability: FlushNone, Log: func(line string) { f.lines = append(f.lines, line) },
+	})
+	return f
+}
+
+// again closes the store and starts it with another capacity.
+func (f *folder) again(capacityBytes int64) {
+	require.NoError(f.t, f.s.Close())
+	f.lines = nil
+	m, err := medium.OpenFiles(f.path, capacityBytes)
+	require.NoError(f.t, err)
+	f.config.Secret = m.Secret()
+	f.open(m)
+}
+
+func (f *folder) said(part string) (n int) {
+	for _, line := range f.lines {
+		n += strings.Count(line, part)
+	}
+	return n
+}
+
+func (f *folder) diskBytes() int64 {
+	var st syscall.Stat_t
+	require.NoError(f.t, syscall.Stat(f.path+"/blocks", &st))
+	return st.Blocks * 512 &^ 0xffff // without what the file system notes of a file
+}
+
+const (
+	blocksOfFolder = 120
+	blockOfFolder  = 100_000
+)
+
+// fillFolder puts blocks, of which the second half are stamped below the first one: they are the oldest, and lie last.
+func (f *folder) fillFolder() {
+	parent := "key0"
+	for i := range blocksOfFolder {
+		key := fmt.Sprint("key", i)
+		if i < blocksOfFolder/2 {
+			require.NoError(f.t, f.put(key, "", payload(key, 1, blockOfFolder)))
+			continue
+		}
+		require.NoError(f.t, f.put(key, parent, payload(key, 1, blockOfFolder)))
+		parent = key
+	}
+}
+
+// there is which blocks are there, all of them right.
+func (f *folder) there() (list []int) {
+	for i := range blocksOfFolder {
+		key := fmt.Sprint("key", i)
+		if data := f.get(key); data != nil {
+			require.Equal(f.t, payload(key, 1, blockOfFolder), data)
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// TestSmallerCapacity: a start with a smaller capacity evicts what was not used for longest, wherever it lies, counts it, says so
+// once and gives the disk back. The next start has nothing to do, and one with more room takes it.
+func TestSmallerCapacity(t *testing.T) {
+	f := newFolder(t, 16<<20) // segments of 1 MiB
+	f.fillFolder()
+	f.again(8 << 20)
+	st := f.s.Stats()
+	require.EqualValues(t, 8<<20, st.CapacityBytes)
+	require.LessOrEqual(t, st.LiveBytes, st.CapacityBytes)
+	require.EqualValues(t, blocksOfFolder, uint64(st.NumBlocks)+st.EvictedCold+st.EvictedOrphans)
+	require.Positive(t, st.EvictedCold)
+	require.Equal(t, 1, f.said("the capacity is smaller than it was: "))
+	require.Len(t, f.lines, 2, f.lines)
+	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+	f.accounts()
+	stayed := f.there()
+	require.Len(t, stayed, st.NumBlocks)
+	require.GreaterOrEqual(t, len(stayed), 60)
+	for i := range blocksOfFolder / 2 {
+		require.Contains(t, stayed, i)
+	}
+
+	f.again(8 << 20)
+	require.Zero(t, f.said("the capacity is"))
+	require.Zero(t, f.s.Stats().EvictedCold)
+	require.Equal(t, stayed, f.there())
+
+	f.again(32 << 20)
+	require.EqualValues(t, 32<<20, f.s.Stats().CapacityBytes)
+	before := f.s.Stats().NumBlocks
+	for i := range 150 {
+		key := fmt.Sprint("room", i)
+		require.NoError(t, f.put(key, "", payload(key, 1, blockOfFolder)))
+	}
+	require.Equal(t, before+150, f.s.Stats().NumBlocks)
+	f.accounts()
+}
+
+// TestSmallerCapacityAfterAKill: the segments had no footers.
+func TestSmallerCapacityAfterAKill(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	f.fillFolder()
+	f.s.stop()
+	require.NoError(t, f.s.medium.Close())
+	m, err := medium.OpenFiles(f.path, 4<<20)
+	require.NoError(t, err)
+	f.lines = nil
+	f.open(m)
+	st := f.s.Stats()
+	require.EqualValues(t, blocksOfFolder, uint64(st.NumBlocks)+st.EvictedCold+st.EvictedOrphans)
+	require.GreaterOrEqual(t, len(f.there()), 20)
+	require.LessOrEqual(t, f.diskBytes(), int64(4<<20))
+	for i := range 100 {
+		key := fmt.Sprint("more", i)
+		require.NoError(t, f.put(key, "", payload(key, 1, blockOfFolder)))
+	}
+	require.LessOrEqual(t, f.diskBytes(), int64(4<<20))
+	f.accounts()
+}
+
+// TestSmallerCapacityOnABrokenDisk: what cannot be evicted for good stays, a line says so, and the next start goes on.
+func TestSmallerCapacityOnABrokenDisk(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	f.fillFolder()
+	mends := sys.FailCall("pwrite", syscall.EIO)
+	defer mends()
+	_ = f.s.Close()
+	m, err := medium.OpenFiles(f.path, 8<<20)
+	require.NoError(t, err)
+	f.lines = nil
+	f.open(m)
+	require.Equal(t, 1, f.said("the capacity is not reached: "), f.lines)
+	require.Len(t, f.there(), blocksOfFolder)
+	mends()
+	f.again(8 << 20)
+	require.Zero(t, f.said("not reached"))
+	require.EqualValues(t, 8<<20, f.s.Stats().CapacityBytes)
+	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+}
+
+// TestCapacityBelowFourSegments: the store begins anew, and says so once.
+func TestCapacityBelowFourSegments(t *testing.T) {
+	f := newFolder(t, 256<<20) // segments of 4 MiB
+	require.NoError(t, f.put("key", "", payload("key", 1, 100)))
+	f.again(8 << 20)
+	require.Equal(t, 1, f.said("it begins anew"))
+	require.False(t, f.has("key"))
+	require.NoError(t, f.put("key", "", payload("key", 2, 100)))
+	f.again(8 << 20)
+	require.Empty(t, f.said("it begins anew"))
+	require.True(t, f.has("key"))
+}
