@@ -14,3 +14,4 @@ import sglang.srt.plugins  # noqa: E402, F401
 # As in SGLang's schedulers, where this happens before plug-ins are loaded.
 sglang_light.dispatcher("mooncake")
 sglang_light.dispatcher("deepep")
+sglang_light.dispatcher("deepep_v2")

