@@ -1,4 +1,4 @@
-"""Go's fuzz targets, each for a while, and the verdict on each."""
+"""Go's fuzz targets, each for a while, and the result on each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fuzz_target(
     """Fuzzes one target, with more flags; what is wrong with it, or nothing.
 
     Where only Go's deadline failed, the target runs again for a count of inputs, which no
-    deadline ends; that run's status is the verdict.
+    deadline ends; that run's status is the result.
     """
     flags = ["go", "test", "-run=^$", f"-fuzz=^{target}$", *more]
     for budget in (f"{seconds}s", f"{COUNTED_INPUTS}x"):

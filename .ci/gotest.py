@@ -15,7 +15,7 @@ MODULE = "github.com/moewire/moewire/"
 
 
 @dataclass
-class Tally:
+class Outcomes:
     """What the events of `go test -json` say."""
 
     tests: list[Test] = field(default_factory=list)
@@ -61,8 +61,8 @@ class Tally:
             self.show("".join(text).rstrip("\n"))
         word = "FAIL" if failed else "cached" if cached else "ok"
         left = sum(1 for test in self.tests if test.left and test.name.startswith(f"{package}."))
-        told = f", {left} left to other tiers" if left else ""
-        self.show(f"{float(str(event.get('Elapsed', 0))):8.1f} s  {word:6}  {package}{told}")
+        elsewhere = f", {left} left to other tiers" if left else ""
+        self.show(f"{float(str(event.get('Elapsed', 0))):8.1f} s  {word:6}  {package}{elsewhere}")
 
 
 _printing = threading.Lock()
@@ -77,12 +77,12 @@ def run(words: Sequence[str], root: Path, env: dict[str, str]) -> tuple[int, lis
     """Runs a `go test` with -json; its status, and its tests."""
     assert list(words[:2]) == ["go", "test"]
     command = ["go", "test", "-json", *words[2:]]
-    tally = Tally(show=show)
+    outcomes = Outcomes(show=show)
     with subprocess.Popen(
         command, cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace",
     ) as program:  # fmt: skip
         assert program.stdout is not None
         for line in program.stdout:
-            tally.line(line)
-    return program.returncode, tally.tests
+            outcomes.line(line)
+    return program.returncode, outcomes.tests

@@ -10,5 +10,5 @@ import pytest
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Writes what went wrong where it happens: pytest itself does at the end of the session."""
     if report.failed:
-        told = f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)"
-        print(told, report.longreprtext, sep="\n", file=sys.__stdout__, flush=True)
+        line = f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)"
+        print(line, report.longreprtext, sep="\n", file=sys.__stdout__, flush=True)

@@ -65,7 +65,7 @@ class Run:
 
     def row(self, suite: Suite) -> Row:
         if suite.lacks:
-            return self._told(Row(suite.name, "not there", said=suite.lacks))
+            return self._reported(Row(suite.name, "not there", said=suite.lacks))
         begin = time.monotonic()
         status, text = self._command(suite)
         seconds = round(time.monotonic() - begin, 1)
@@ -78,9 +78,9 @@ class Run:
             row.outcome, row.result = parsed(text)
         if row.outcome != "passed":
             row.said = text[-SAID_CHARACTERS:]
-        return self._told(row)
+        return self._reported(row)
 
-    def _told(self, row: Row) -> Row:
+    def _reported(self, row: Row) -> Row:
         print(row.said, f"{row.outcome:12} {row.name}", sep="\n", flush=True)
         return row
 

@@ -75,7 +75,7 @@ def cpu_seconds() -> float:
 def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
     """Runs one step as a command of its own; its outcome, and what it wrote."""
     begin = time.monotonic()
-    last = ("nice", "-n", PATIENCE) if step.patient else ()
+    last = ("nice", "-n", NICENESS) if step.patient else ()
     process = subprocess.Popen(
         [*last, *program, "--quiet", step.name],
         stdin=subprocess.DEVNULL,
@@ -181,7 +181,7 @@ class Runner:
 # their time limits, also where it was a suite that mostly waits. A patient one takes what these
 # leave, and a little of what all want: with the last priority it might never end.
 AT_ONCE = 2
-PATIENCE = "5"
+NICENESS = "5"
 
 
 def run_steps(steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> dict[str, Outcome]:
@@ -201,6 +201,6 @@ def summary(outcome: dict[str, Outcome], seconds: float, slowest: Sequence[str] 
     lines.append(f"{seconds:8.1f} s  in all")
     results = [o.result for o in outcome.values()]
     passed, skipped = results.count("passed"), results.count("skipped")
-    told = f", {skipped} skipped" if skipped else ""
-    lines.append(f"steps: {passed} passed, {len(results) - passed - skipped} failed{told}")
+    rest = f", {skipped} skipped" if skipped else ""
+    lines.append(f"steps: {passed} passed, {len(results) - passed - skipped} failed{rest}")
     return "\n".join(lines)

@@ -92,7 +92,7 @@ def linters(beside: str) -> list[Step]:
     ]
 
 
-def spread(suites: list[Step], *others: Step) -> list[Step]:
+def interleave(suites: list[Step], *others: Step) -> list[Step]:
     """The longest suite first: it waits a lot, beside what works all the time."""
     return [*suites[:1], *others, *suites[1:]]
 
@@ -112,7 +112,7 @@ def test_steps() -> list[Step]:
         Step("gofmt", gofmt),
         Step("install", install, ("venv",)),
         *linters("test"),
-        *spread(
+        *interleave(
             pytest_steps("test"),
             Step("go-compute", go_compute, tier="test", beside="test", patient=True),
             Step("go-race", go_race, tier="test", beside="test"),
@@ -126,7 +126,7 @@ def rest_steps() -> list[Step]:
     return [
         Step("venv", venv),
         Step("install", install, ("venv",)),
-        *spread(
+        *interleave(
             pytest_steps("all"),
             Step("kernels", kernels, ("venv",), "all", beside="all", patient=True),
             Step("go-all", go_all, tier="all", beside="all"),

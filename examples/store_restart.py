@@ -76,11 +76,11 @@ def checks(lives: list[Life], chunk: int, at_least: float) -> list[Check]:
 def bars(lives: list[Life]) -> list[str]:
     """A line for each life, as long as its first token took."""
     longest = max(life.first for life in lives)
-    wide = max(len(life.name) for life in lives)
+    width = max(len(life.name) for life in lives)
     lines = []
     for life in lives:
         bar = "█" * max(1, round(WIDTH * life.first / longest))
-        lines.append(f"  {life.name:<{wide}}  {bar} {life.first:.2f} s")
+        lines.append(f"  {life.name:<{width}}  {bar} {life.first:.2f} s")
     return lines
 
 

@@ -97,8 +97,8 @@ def check_text(texts: dict[str, bytes]) -> bool:
         digest = hashlib.sha256(text).hexdigest()
         same = digest == TEXT_SHA256[name]
         good &= same
-        verdict = "ok" if same else "NOT the recorded text"
-        print(f"{name:6} {len(text):8} bytes  {digest}  {verdict}")
+        result = "ok" if same else "NOT the recorded text"
+        print(f"{name:6} {len(text):8} bytes  {digest}  {result}")
     if not good and platform.python_version() != DOCS_PYTHON:
         here = platform.python_version()
         print(f"the docs hash was recorded with CPython {DOCS_PYTHON}, this is {here}")

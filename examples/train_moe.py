@@ -50,7 +50,7 @@ class Model(torch.nn.Module):
         return middle @ self.down[layer, number].to(rows.dtype)
 
 
-def spread(buffer):
+def over_ranks(buffer):
     """The exchange of a layer: over all ranks."""
 
     def exchange(xs, scores, expert):
@@ -125,7 +125,7 @@ def main():
     share = EXPERTS // ranks
     with Buffer(dist.group.WORLD, size) as buffer:
         mine = slice(rank * share, (rank + 1) * share)
-        together = train(mine, [rank], ranks, spread(buffer), sum_over_ranks)
+        together = train(mine, [rank], ranks, over_ranks(buffer), sum_over_ranks)
         counters = buffer.counters()
     assert counters["num_dispatches"] == counters["num_combines"] == 2 * LAYERS * STEPS
     if rank == 0:

@@ -311,7 +311,7 @@ static void test_old_config(void)
    caller's struct. */
 static void test_shape_flags(void)
 {
-	uint64_t narrow = 0, wide = 0, n = UNTOUCHED;
+	uint64_t narrow = 0, larger = 0, n = UNTOUCHED;
 	mw_shape_t s = {.size = offsetof(mw_shape_t, flags), .num_max_tokens_per_rank = 64,
 	                .hidden = 7168, .num_ranks = 1, .num_experts = 8, .flags = 0x100};
 	STATUS(MW_OK, mw_buffer_size_hint(&s, &narrow));
@@ -320,8 +320,8 @@ static void test_shape_flags(void)
 	s.flags = MW_SHAPE_FP32_OUTPUTS, s.reserved = 1;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_size_hint(&s, &n));
 	s.reserved = 0;
-	STATUS(MW_OK, mw_buffer_size_hint(&s, &wide));
-	CHECK(n == UNTOUCHED && wide > narrow);
+	STATUS(MW_OK, mw_buffer_size_hint(&s, &larger));
+	CHECK(n == UNTOUCHED && larger > narrow);
 }
 
 static void test_shapes(void)

@@ -115,18 +115,18 @@ static uint16_t value(int source, int token, int h)
 
 static float to_float(uint16_t bits)
 {
-	uint32_t wide = (uint32_t)bits << 16;
+	uint32_t bits32 = (uint32_t)bits << 16;
 	float f;
-	memcpy(&f, &wide, sizeof f);
+	memcpy(&f, &bits32, sizeof f);
 	return f;
 }
 
 static uint16_t to_bf16(float f)
 {
-	uint32_t wide;
-	memcpy(&wide, &f, sizeof wide);
-	CHECK((wide & 0xffff) == 0);
-	return (uint16_t)(wide >> 16);
+	uint32_t bits32;
+	memcpy(&bits32, &f, sizeof bits32);
+	CHECK((bits32 & 0xffff) == 0);
+	return (uint16_t)(bits32 >> 16);
 }
 
 /* The factor by which an expert multiplies its rows. */

@@ -37,7 +37,7 @@ BROKEN = "# github.com/moewire/moewire/core/wire\nwire.go:3:1: context deadline 
     ("text", "alone"),
     [(LATE, True), (FOUND, False), (SEED, False), (HUNG, False), (BROKEN, False), ("", False)],
 )
-def test_only_the_bare_deadline_is_gos(text: str, alone: bool) -> None:
+def test_only_the_deadline_itself_is_gos(text: str, alone: bool) -> None:
     assert deadline_alone(text) is alone
 
 
@@ -51,7 +51,7 @@ def test_only_the_bare_deadline_is_gos(text: str, alone: bool) -> None:
         ([(1, LATE), (1, LATE)], ["5s", "2000x"], True),
     ],
 )
-def test_the_verdict(answers: list[tuple[int, str]], budgets: list[str], wrong: bool) -> None:
+def test_how_a_target_ends(answers: list[tuple[int, str]], budgets: list[str], wrong: bool) -> None:
     asked: list[str] = []
 
     def run(command: Sequence[str]) -> tuple[int, str]:

@@ -120,7 +120,7 @@ def test_lanes_without_other_work_take_patient_steps(tmp_path: Path) -> None:
     assert {o.result for o in outcome.values()} == {"passed"}
 
 
-def test_what_ends_a_lane_is_told() -> None:
+def test_what_ends_a_lane_is_shown() -> None:
     def run(step: Step) -> None:
         raise FileNotFoundError(step.name)
 

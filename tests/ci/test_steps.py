@@ -117,9 +117,9 @@ def test_a_skipped_step_says_so(
 ) -> None:
     without_machine(monkeypatch, "")
     assert steps.main() == 0
-    told = capsys.readouterr().out.split("=== summary")[1]
-    assert "skipped  rdma: no virtual machine: no qemu" in told
-    assert "steps: 0 passed, 0 failed, 1 skipped" in told
+    summary = capsys.readouterr().out.split("=== summary")[1]
+    assert "skipped  rdma: no virtual machine: no qemu" in summary
+    assert "steps: 0 passed, 0 failed, 1 skipped" in summary
 
 
 @pytest.mark.parametrize("require", ["verbs", "all"])

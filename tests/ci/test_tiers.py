@@ -192,13 +192,13 @@ def test_a_run_forgets_earlier_ones(kept: Path) -> None:
     assert record.load("test") == []
 
 
-def test_the_slowest_are_told(kept: Path) -> None:
+def test_the_slowest_are_shown(kept: Path) -> None:
     tests = [record.Test(f"a.Test{i}", float(i), "passed") for i in range(30)]
     record.save("test", "go-test", [*tests, record.Test("a.Test29/part", 28.5, "passed")])
     record.save("test", "pytest-x", [record.Test("tests/x/test_a.py::test_b[1/2]", 28.7, "passed")])
-    told = record.slowest(["test"])
-    assert len(told) == 10
-    assert [line.split()[-1] for line in told[:3]] == [
+    slowest = record.slowest(["test"])
+    assert len(slowest) == 10
+    assert [line.split()[-1] for line in slowest[:3]] == [
         "a.Test29", "tests/x/test_a.py::test_b[1/2]", "a.Test28",
     ]  # fmt: skip
 
@@ -206,9 +206,9 @@ def test_the_slowest_are_told(kept: Path) -> None:
 # ------------------------------------------------------- Go's and pytest's own --
 
 
-def tally(*events: str) -> tuple[gotest.Tally, str]:
+def outcomes_of(*events: str) -> tuple[gotest.Outcomes, str]:
     said: list[str] = []
-    one = gotest.Tally(show=said.append)
+    one = gotest.Outcomes(show=said.append)
     for event in events:
         one.line(event)
     return one, "\n".join(said)
@@ -217,7 +217,7 @@ def tally(*events: str) -> tuple[gotest.Tally, str]:
 def test_what_go_test_says_is_kept() -> None:
     of = '"Package":"github.com/moewire/moewire/core/ep/cpu","Test":"TestLate"'
     left = "runs in make test-all (MOEWIRE_TIER=all)"
-    one, said = tally(
+    one, said = outcomes_of(
         '{"Action":"build-output","ImportPath":"x","Output":"x.go:1: no\\n"}',
         f'{{"Action":"output",{of},"Output":"a_test.go:9: {left}"}}',
         f'{{"Action":"skip",{of},"Elapsed":0.5}}',

@@ -17,9 +17,9 @@ DOCS_PYTHON = "3.11.7"  # half of the text is this version's manual
 def test_check_text() -> None:
     command = [sys.executable, PROGRAM, "--check-text"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    verdicts = {line.split()[0]: line for line in done.stdout.splitlines() if " bytes " in line}
-    assert verdicts["prose"].endswith(" ok"), done.stdout + done.stderr
-    good = verdicts["docs"].endswith(" ok")
+    results = {line.split()[0]: line for line in done.stdout.splitlines() if " bytes " in line}
+    assert results["prose"].endswith(" ok"), done.stdout + done.stderr
+    good = results["docs"].endswith(" ok")
     assert good or platform.python_version() != DOCS_PYTHON
     assert good or f"CPython {DOCS_PYTHON}" in done.stdout
     assert (done.returncode == 0) == good

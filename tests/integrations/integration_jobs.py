@@ -45,25 +45,25 @@ def everything(folder: str) -> dict[str, Any]:
 def architecture(folder: Path, name: str) -> dict[str, Any]:
     """Logits against one process, for batches of several lengths."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    spread, alone = models.load(folder, ranks, "moewire"), models.load(folder, 1, "moewire")
+    distributed, alone = models.load(folder, ranks, "moewire"), models.load(folder, 1, "moewire")
     answer: dict[str, Any] = {}
     if name in HOOKED:
         with torch.inference_mode():
             ids = models.prompt(rank, 24)
-            answer["without_hook"] = distance(spread(ids).logits, alone(ids).logits)
-        answer["hooks"] = [len(moe.fp32_router_scores(model)) for model in (spread, alone)]
+            answer["without_hook"] = distance(distributed(ids).logits, alone(ids).logits)
+        answer["hooks"] = [len(moe.fp32_router_scores(model)) for model in (distributed, alone)]
     lengths = {"1": 1, "5": 5, "40": 40, "uneven": 3 + 9 * rank}
     with torch.inference_mode():
         for label, length in lengths.items():
             ids = models.prompt(rank, length)
-            answer[label] = torch.equal(spread(ids).logits, alone(ids).logits)
-    moe.reset_stats(spread)
-    before = operations(spread)
+            answer[label] = torch.equal(distributed(ids).logits, alone(ids).logits)
+    moe.reset_stats(distributed)
+    before = operations(distributed)
     with torch.inference_mode():
-        spread(models.prompt(rank, 3 + 9 * rank))
-    answer["operations"] = [b - a for a, b in zip(before, operations(spread), strict=True)]
-    answer["stats"] = [vars(one) for one in moe.stats(spread).values()]
-    answer["buffers"] = len(moe.buffers(spread))
+        distributed(models.prompt(rank, 3 + 9 * rank))
+    answer["operations"] = [b - a for a, b in zip(before, operations(distributed), strict=True)]
+    answer["stats"] = [vars(one) for one in moe.stats(distributed).values()]
+    answer["buffers"] = len(moe.buffers(distributed))
     return answer
 
 
@@ -80,43 +80,43 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 def behaviour(folder: Path) -> dict[str, Any]:
     """Everything that one architecture is enough for."""
     ranks = dist.get_world_size()
-    spread, alone = models.load(folder, ranks, "moewire"), models.load(folder, 1, "moewire")
+    distributed, alone = models.load(folder, ranks, "moewire"), models.load(folder, 1, "moewire")
     with torch.inference_mode():
         answer = {
-            "generate": _generate(spread, alone),
-            "join_refused": _raised(InvalidArgument, lambda: moe.join(spread)),
-            "join": _join(spread, alone),
-            "corrupt": _corrupt(spread, alone),
+            "generate": _generate(distributed, alone),
+            "join_refused": _raised(InvalidArgument, lambda: moe.join(distributed)),
+            "join": _join(distributed, alone),
+            "corrupt": _corrupt(distributed, alone),
             "grouped": _grouped(folder, ranks),
-            "peer": _peer(folder, ranks, spread, alone),
+            "peer": _peer(folder, ranks, distributed, alone),
         }
-    return {**answer, **_refusals(spread, alone)}
+    return {**answer, **_refusals(distributed, alone)}
 
 
-def _generate(spread: Any, alone: Any) -> bool:
+def _generate(distributed: Any, alone: Any) -> bool:
     """transformers' own loop; lengths of prompts and texts differ between ranks."""
     rank = dist.get_rank()
     ids, new = models.prompt(rank, 4 + 5 * rank), 6 + 4 * rank
     options = {"max_new_tokens": new, "do_sample": False, "eos_token_id": None}
-    return bool(torch.equal(spread.generate(ids, **options), alone.generate(ids, **options)))
+    return bool(torch.equal(distributed.generate(ids, **options), alone.generate(ids, **options)))
 
 
-def _join(spread: Any, alone: Any) -> dict[str, Any]:
+def _join(distributed: Any, alone: Any) -> dict[str, Any]:
     """The last rank has nothing to do; the others more than a round takes."""
-    moe.gather_dense_weights(spread)
-    moe.reset_stats(spread)
+    moe.gather_dense_weights(distributed)
+    moe.reset_stats(distributed)
     rank, idle = dist.get_rank(), dist.get_rank() == dist.get_world_size() - 1
     ids = models.prompt(rank, 20)
     if idle:
-        moe.join(spread)
-    equal = idle or torch.equal(spread(ids).logits, alone(ids).logits)
-    (stats, *_) = moe.stats(spread).values()
+        moe.join(distributed)
+    equal = idle or torch.equal(distributed(ids).logits, alone(ids).logits)
+    (stats, *_) = moe.stats(distributed).values()
     return {"idle": idle, "equal": equal, "tokens": stats.tokens, "rounds": stats.rounds}
 
 
-def _corrupt(spread: Any, alone: Any) -> dict[str, bool]:
+def _corrupt(distributed: Any, alone: Any) -> dict[str, bool]:
     """Whether a layer's results, and the same with one bit flipped, are one process's."""
-    layers = [model.model.layers[0].mlp.experts for model in (spread, alone)]
+    layers = [model.model.layers[0].mlp.experts for model in (distributed, alone)]
     generator = torch.Generator().manual_seed(dist.get_rank())
     x = torch.randn((9, models.HIDDEN), generator=generator).to(torch.bfloat16)
     scores = torch.rand((9, models.EXPERTS), generator=generator)
@@ -138,13 +138,13 @@ def _corrupt(spread: Any, alone: Any) -> dict[str, bool]:
 
 def _grouped(folder: Path, ranks: int) -> float:
     """grouped_mm: its last bits may depend on how many rows share an expert."""
-    spread = models.load(folder, ranks, "moewire", "grouped_mm")
+    distributed = models.load(folder, ranks, "moewire", "grouped_mm")
     alone = models.load(folder, 1, "moewire", "grouped_mm")
     ids = models.prompt(dist.get_rank(), 24)
-    return distance(spread(ids).logits, alone(ids).logits)
+    return distance(distributed(ids).logits, alone(ids).logits)
 
 
-def _peer(folder: Path, ranks: int, spread: Any, alone: Any) -> dict[str, float]:
+def _peer(folder: Path, ranks: int, distributed: Any, alone: Any) -> dict[str, float]:
     """The built-in exchange: as close to one process as it gets, and how long a forward takes."""
     peer = models.load(folder, ranks, "all_to_all")
     moe.gather_dense_weights(peer)
@@ -152,7 +152,7 @@ def _peer(folder: Path, ranks: int, spread: Any, alone: Any) -> dict[str, float]
     return {
         "distance": distance(peer(ids).logits, alone(ids).logits),
         "all_to_all_ms": _milliseconds(lambda: peer(ids)),
-        "moewire_ms": _milliseconds(lambda: spread(ids)),
+        "moewire_ms": _milliseconds(lambda: distributed(ids)),
     }
 
 
@@ -168,9 +168,9 @@ def _milliseconds(forward: Callable[[], object], repeats: int = 8) -> float:
     return 1e3 * sorted(times)[repeats // 2]
 
 
-def _refusals(spread: Any, alone: Any) -> dict[str, Any]:
+def _refusals(distributed: Any, alone: Any) -> dict[str, Any]:
     """Each refusal comes on every rank alike, before anything is sent."""
-    experts = spread.model.layers[0].mlp.experts
+    experts = distributed.model.layers[0].mlp.experts
     x = torch.zeros((2, models.HIDDEN), dtype=torch.bfloat16)
     idx, weights = torch.zeros((2, models.TOPK), dtype=torch.int64), torch.zeros((2, models.TOPK))
     implementation = experts._moewire_ep
@@ -180,7 +180,7 @@ def _refusals(spread: Any, alone: Any) -> dict[str, Any]:
             InvalidArgument, lambda: moe.shard_experts(torch.nn.Linear(2, 2), None, 0, 2)
         ),
         "num_ranks": _raised(InvalidArgument, lambda: moe.shard_experts(alone, None, 0, 3)),
-        "again": _raised(InvalidArgument, lambda: moe.shard_experts(spread, None, 0, 2)),
+        "again": _raised(InvalidArgument, lambda: moe.shard_experts(distributed, None, 0, 2)),
         "untouched": _untouched_by_a_refusal(),
         "max_tokens": _raised(InvalidArgument, lambda: moe.configure(max_tokens=0)),
     }

@@ -86,12 +86,14 @@ def load(folder: Path, ranks: int, implementation: str, experts: str = "batched_
     """``ranks`` 1: all of it in this process. batched_mm computes each row by itself, so that
     its bits do not depend on the rows of others.
     """
-    spread = DistributedConfig(fsdp_size=ranks, ep_size=ranks, ep_implementation=implementation)
+    distributed = DistributedConfig(
+        fsdp_size=ranks, ep_size=ranks, ep_implementation=implementation
+    )
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=torch.bfloat16,
         experts_implementation=experts,
-        distributed_config=spread if ranks > 1 else None,
+        distributed_config=distributed if ranks > 1 else None,
     ).eval()
 
 

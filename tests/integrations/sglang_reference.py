@@ -31,8 +31,8 @@ def batch(seed: int, rank: int, experts: int) -> Batch:
     num_tokens = int(torch.randint(0, MAX_TOKENS + 1, (1,), generator=generator))
     if (seed + rank) % 3 == 0:
         num_tokens = 0
-    spread = torch.rand(num_tokens, 1, generator=generator) * 10  # blocks of other sizes
-    x = torch.randn(num_tokens, HIDDEN, generator=generator) * spread
+    scale = torch.rand(num_tokens, 1, generator=generator) * 10  # blocks of other sizes
+    x = torch.randn(num_tokens, HIDDEN, generator=generator) * scale
     ids = torch.rand(num_tokens, experts, generator=generator).argsort(1)[:, :TOPK]
     ids[torch.rand(num_tokens, TOPK, generator=generator) < 0.1] = -1
     weights = torch.rand(num_tokens, TOPK, generator=generator)

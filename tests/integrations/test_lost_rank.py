@@ -24,9 +24,9 @@ def test_a_text_survives_a_killed_rank(ranks: int, parts: tuple[str, ...], tmp_p
 
     Layers of another shape have a Buffer of their own, which the fresh process joins, too.
     """
-    victim = ranks - 1
-    answers = run(ranks + 1, "lost_jobs.survive", str(tmp_path), parts, dies=frozenset({victim}))
-    assert answers[victim] is None
+    killed = ranks - 1
+    answers = run(ranks + 1, "lost_jobs.survive", str(tmp_path), parts, dies=frozenset({killed}))
+    assert answers[killed] is None
     *survivors, fresh = [answer for answer in answers if answer is not None]
     layers = len(parts) // len(set(parts))  # that share a Buffer
     assert [one["operations"] for one in fresh["buffers"]] == _both(TOGETHER * layers, parts)

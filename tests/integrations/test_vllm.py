@@ -55,12 +55,12 @@ def alone(vllm_server: EngineServer, model: str) -> Any:
 
 
 @pytest.fixture(scope="session", params=WAYS)
-def spread(
+def distributed(
     request: pytest.FixtureRequest, vllm_server: EngineServer, model: str, wrong_library: str
 ) -> Any:
     """What two ranks answered, and the way in."""
     environment = {"MOEWIRE_VLLM": request.param, "MOEWIRE_LIBRARY": wrong_library}
-    answers = launch(vllm_server, 2, "spread", model, **environment)
+    answers = launch(vllm_server, 2, "distributed", model, **environment)
     return request.param, answers
 
 
@@ -69,21 +69,21 @@ def in_order(answers: list[Any], key: str, field: str) -> list[Any]:
     return [answers[at % 2][key][at // 2][field] for at in range(len(tiny.LENGTHS))]
 
 
-def test_token_ids_are_those_of_one_process(spread: Any, alone: Any) -> None:
-    _, answers = spread
+def test_token_ids_are_those_of_one_process(distributed: Any, alone: Any) -> None:
+    _, answers = distributed
     assert [len(text["ids"]) for text in alone] == list(tiny.NEW_TOKENS)
     assert in_order(answers, "texts", "ids") == [text["ids"] for text in alone]
 
 
-def test_probabilities_are_those_of_one_process(spread: Any, alone: Any) -> None:
-    _, answers = spread
+def test_probabilities_are_those_of_one_process(distributed: Any, alone: Any) -> None:
+    _, answers = distributed
     expected = [text["logprob"] for text in alone]
     assert in_order(answers, "texts", "logprob") == pytest.approx(expected, abs=CLOSE)
 
 
-def test_one_dispatch_and_combine_per_layer_and_step(spread: Any) -> None:
+def test_one_dispatch_and_combine_per_layer_and_step(distributed: Any) -> None:
     """The core's own counts: none, if another exchange had run."""
-    _, answers = spread
+    _, answers = distributed
     for answer in answers:
         assert answer["steps"] >= max(tiny.NEW_TOKENS)  # steps of an idle rank, too
         assert answer["dispatches"] == answer["steps"] * tiny.LAYERS
@@ -91,8 +91,8 @@ def test_one_dispatch_and_combine_per_layer_and_step(spread: Any) -> None:
         assert answer["buffers"] == 1
 
 
-def test_our_classes_are_in_place_and_say_so(spread: Any) -> None:
-    way, answers = spread
+def test_our_classes_are_in_place_and_say_so(distributed: Any) -> None:
+    way, answers = distributed
     expected = {
         "manager": ["FlatAll2AllManager", "MoEPrepareAndFinalizeNaiveDPEPModular"],
         "batched": ["AgRsAll2AllManager", "BatchedPrepareAndFinalize", "CPUBatchedExperts"],
@@ -102,8 +102,8 @@ def test_our_classes_are_in_place_and_say_so(spread: Any) -> None:
         assert {"manager": "flat", "batched": "packed"}[way] in answer["active"]
 
 
-def test_the_contract_with_vllms_experts(spread: Any) -> None:
-    way, answers = spread
+def test_the_contract_with_vllms_experts(distributed: Any) -> None:
+    way, answers = distributed
     own = {"manager": "stands_for_nobody", "batched": "on_input"}[way]
     for answer in answers:
         assert answer["contract"]["wrong"] == []
@@ -112,8 +112,8 @@ def test_the_contract_with_vllms_experts(spread: Any) -> None:
         assert answer["contract"][own]
 
 
-def test_what_cannot_work_says_so(spread: Any) -> None:
-    way, answers = spread
+def test_what_cannot_work_says_so(distributed: Any) -> None:
+    way, answers = distributed
     words = {
         "manager": {"dtype": "--dtype: torch.float16", "tensor_parallel": "--tensor-parallel-size"},
         "batched": {"quantised": "float8", "on_input": "4 selections", "reduction": "NoOP"},
@@ -123,15 +123,15 @@ def test_what_cannot_work_says_so(spread: Any) -> None:
             assert word in answer["contract"]["refused"][case]
 
 
-def test_a_flipped_bit_is_noticed(spread: Any, alone: Any) -> None:
+def test_a_flipped_bit_is_noticed(distributed: Any, alone: Any) -> None:
     """The lowest of one value of one token in each combine: enough for the probabilities."""
-    _, answers = spread
+    _, answers = distributed
     expected = [text["logprob"] for text in alone]
     assert in_order(answers, "corrupted", "logprob") != pytest.approx(expected, abs=CLOSE)
 
 
-def test_a_broken_exchange_gives_other_token_ids(spread: Any, alone: Any) -> None:
-    _, answers = spread
+def test_a_broken_exchange_gives_other_token_ids(distributed: Any, alone: Any) -> None:
+    _, answers = distributed
     assert in_order(answers, "swapped", "ids") != [text["ids"] for text in alone]
 
 

@@ -72,11 +72,11 @@ def test_float32_tokens_go_to_each_rank_by_themselves() -> None:
     exchange = _flat.FlatExchange(sizes, None, _lost.Watch(4))  # type: ignore[arg-type]
     ids = torch.tensor([[0, 15, 1], [7, 4, -1]])
     weights, x = torch.rand((2, 3)), torch.randn((2, 16))
-    _, spread, again, extra = exchange._per_rank(x, ids, weights, (torch.arange(2),))
+    _, expanded, again, extra = exchange._per_rank(x, ids, weights, (torch.arange(2),))
     for token in range(2):
         for rank in range(4):
             expected = [e if e // 4 == rank else -1 for e in ids[token].tolist()]
-            assert spread[token * 4 + rank].tolist() == expected
+            assert expanded[token * 4 + rank].tolist() == expected
     assert torch.equal(again, weights.repeat_interleave(4, dim=0))
     assert extra[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -317,6 +317,6 @@ def test_repairs_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("version", ["0.31.0", "0.33.0"])
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(_plugin.metadata, "version", lambda _name: version)
-    refused = _plugin.verdict(_engines.VLLM, {"MOEWIRE_VLLM": "1"})
+    refused = _plugin.decide(_engines.VLLM, {"MOEWIRE_VLLM": "1"})
     assert not refused.used and "0.32.0" in refused.refusal and version in refused.refusal
-    assert not _plugin.verdict(_engines.VLLM, {}).wanted
+    assert not _plugin.decide(_engines.VLLM, {}).wanted

@@ -32,7 +32,7 @@ def everything(folder: str) -> dict[str, Any]:
 def gradients(folder: Path, name: str) -> dict[str, Any]:
     """One backward, against one process that has all ranks' texts."""
     ranks = dist.get_world_size()
-    spread, peer, alone = (
+    distributed, peer, alone = (
         _load(folder, name, ranks if one else 1, one) for one in ("moewire", "all_to_all", "")
     )
     for rank in range(ranks):
@@ -40,14 +40,14 @@ def gradients(folder: Path, name: str) -> dict[str, Any]:
     want = dict(_gradients(alone))
     _loss(peer, dist.get_rank()).backward()
     theirs = dict(_gradients(peer))
-    ours = _backward(spread)
-    before = operations(spread)
-    again = _backward(spread)
-    plain = [b - a for a, b in zip(before, operations(spread), strict=True)]
-    spread.gradient_checkpointing_enable()
-    before = operations(spread)
-    checkpointed = _backward(spread)
-    more = [b - a for a, b in zip(before, operations(spread), strict=True)]
+    ours = _backward(distributed)
+    before = operations(distributed)
+    again = _backward(distributed)
+    plain = [b - a for a, b in zip(before, operations(distributed), strict=True)]
+    distributed.gradient_checkpointing_enable()
+    before = operations(distributed)
+    checkpointed = _backward(distributed)
+    more = [b - a for a, b in zip(before, operations(distributed), strict=True)]
     return {
         "names": sorted(ours) == sorted(want),
         "distance": _worst(ours, want),
@@ -101,37 +101,37 @@ def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool
 
 def reentrant(folder: Path) -> bool:
     """The other way of checkpointing, which runs a backward inside the backward."""
-    spread = _load(folder, "mixtral", dist.get_world_size(), "moewire")
-    plain = _backward(spread)
-    spread.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    spread.enable_input_require_grads()
-    return _equal(plain, _backward(spread))
+    distributed = _load(folder, "mixtral", dist.get_world_size(), "moewire")
+    plain = _backward(distributed)
+    distributed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    distributed.enable_input_require_grads()
+    return _equal(plain, _backward(distributed))
 
 
 def corrupted(folder: Path) -> dict[str, bool]:
     """A bit that is flipped in every combine must show in the gradients."""
-    spread = _load(folder, "mixtral", dist.get_world_size(), "moewire")
-    plain = _backward(spread)
+    distributed = _load(folder, "mixtral", dist.get_world_size(), "moewire")
+    plain = _backward(distributed)
     moe.close()
     os.environ["MOEWIRE_TEST_CORRUPT"] = "1"
-    flipped = _backward(spread)
+    flipped = _backward(distributed)
     del os.environ["MOEWIRE_TEST_CORRUPT"]
     moe.close()
     dist.barrier()
-    return {"as_it_is": _equal(plain, _backward(spread)), "corrupted": _equal(plain, flipped)}
+    return {"as_it_is": _equal(plain, _backward(distributed)), "corrupted": _equal(plain, flipped)}
 
 
 def tensor_parallel(folder: Path) -> dict[str, Any]:
     """Pairs of ranks share a batch and the dense layers; the experts lie on all ranks."""
     ranks, group = dist.get_world_size(), dist.get_rank() // 2
-    spread, peer = (_load_pairs(folder, name) for name in ("moewire", "all_to_all"))
+    distributed, peer = (_load_pairs(folder, name) for name in ("moewire", "all_to_all"))
     alone = models.load(folder, 1, "").train()
     ids = models.prompt(group, 7 + 4 * group)
     with torch.no_grad():
-        logits, theirs, want = (model(ids).logits for model in (spread, peer, alone))
-    layer = _one_layer(spread, alone, group)
-    before = operations(spread)
-    grown = [dict(_gradients(_after_backward(model, ids))) for model in (spread, peer)]
+        logits, theirs, want = (model(ids).logits for model in (distributed, peer, alone))
+    layer = _one_layer(distributed, alone, group)
+    before = operations(distributed)
+    grown = [dict(_gradients(_after_backward(model, ids))) for model in (distributed, peer)]
     for pair in range(ranks // 2):
         texts = models.prompt(pair, 7 + 4 * pair)
         (alone(texts, labels=texts).loss * 2 / ranks).backward()
@@ -143,7 +143,7 @@ def tensor_parallel(folder: Path) -> dict[str, Any]:
         "peer_distance": distance(theirs, want),
         "gradients": _worst(grown[0], wanted),
         "peer_gradients": _worst(grown[1], wanted),
-        "operations": [b - a for a, b in zip(before, operations(spread), strict=True)],
+        "operations": [b - a for a, b in zip(before, operations(distributed), strict=True)],
     }
 
 
@@ -165,32 +165,32 @@ def _after_backward(model: Any, ids: torch.Tensor) -> Any:
     return model
 
 
-def _one_layer(spread: Any, alone: Any, group: int) -> bool:
+def _one_layer(distributed: Any, alone: Any, group: int) -> bool:
     """Without the dense layers: tensor parallelism rounds their sums elsewhere. To the bit."""
     generator = torch.Generator().manual_seed(group)
     x = torch.randn((9, models.HIDDEN), generator=generator).to(torch.bfloat16)
     weights, idx = torch.rand((9, models.EXPERTS), generator=generator).topk(models.TOPK)
     with torch.no_grad():
-        one, other = (m.model.layers[0].mlp.experts(x, idx, weights) for m in (spread, alone))
+        one, other = (m.model.layers[0].mlp.experts(x, idx, weights) for m in (distributed, alone))
     return bool(torch.equal(one, other))
 
 
 def saved(root: Path) -> dict[str, bool]:
     """A model that was trained for a step, saved, and loaded by one process and by all."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    spread = _load(root / "mixtral", "mixtral", ranks, "moewire")
-    _backward(spread)
-    torch.optim.SGD(spread.parameters(), lr=0.1).step()
-    spread.save_pretrained(root / "saved")
+    distributed = _load(root / "mixtral", "mixtral", ranks, "moewire")
+    _backward(distributed)
+    torch.optim.SGD(distributed.parameters(), lr=0.1).step()
+    distributed.save_pretrained(root / "saved")
     dist.barrier()
     alone, again = (models.load(root / "saved", n, "moewire") for n in (1, ranks))
     old = dict(models.load(root / "mixtral", 1, "").named_parameters())
-    kept = {name: _whole(p) for name, p in spread.named_parameters()}
+    kept = {name: _whole(p) for name, p in distributed.named_parameters()}
     loaded = dict(alone.named_parameters())
     ids = models.prompt(rank, 5)
-    spread.eval()
+    distributed.eval()
     with torch.no_grad():
-        logits = [model(ids).logits for model in (spread, alone, again)]
+        logits = [model(ids).logits for model in (distributed, alone, again)]
     return {
         "kept": sorted(kept) == sorted(loaded) and _equal(kept, loaded),
         "trained": not any(

@@ -36,19 +36,19 @@ def everything(root: str, driver: str, name: str) -> dict[str, Any]:
     ids = models.prompt(dist.get_rank(), LENGTH + 4 * dist.get_rank())
     with torch.inference_mode():
         alone = _loaded(folder, name)(ids).logits
-    want = _gradients(_spread(folder, name, "cpu"), ids)
+    want = _gradients(_distributed(folder, name, "cpu"), ids)
     moe.close()
     with _on_cuda(driver):
-        spread = _on_device(_spread(folder, name, "cuda"))
+        distributed = _on_device(_distributed(folder, name, "cuda"))
         there = ids.cuda()
         with torch.inference_mode():
-            answer = {"logits": torch.equal(spread(there).logits.cpu(), alone)}
+            answer = {"logits": torch.equal(distributed(there).logits.cpu(), alone)}
         answer["launched"] = _launched()
-        answer["on_cuda"] = [not one.runtime.drives for one in moe.buffers(spread)]
-        answer["rounds"] = _rounds(spread, there, alone)
-        answer["wrong"] = _differing(_gradients(spread, there), want)
-        answer["join"] = _join(spread, there, alone)
-        answer["untested"] = _refused(spread)
+        answer["on_cuda"] = [not one.runtime.drives for one in moe.buffers(distributed)]
+        answer["rounds"] = _rounds(distributed, there, alone)
+        answer["wrong"] = _differing(_gradients(distributed, there), want)
+        answer["join"] = _join(distributed, there, alone)
+        answer["untested"] = _refused(distributed)
         moe.close()
     return answer
 
@@ -60,7 +60,7 @@ def _loaded(folder: Path, name: str) -> Any:
     return model
 
 
-def _spread(folder: Path, name: str, where: str) -> Any:
+def _distributed(folder: Path, name: str, where: str) -> Any:
     """Its experts over the ranks, which meet in a store of their own."""
     model, size = _loaded(folder, name), dist.get_world_size()
     store = dist.FileStore(str(folder / f"ranks-{where}"), size)

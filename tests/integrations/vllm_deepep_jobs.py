@@ -61,12 +61,12 @@ def two_micro_batches(source: str) -> dict[str, Any]:
 def _run(made: Any, kind: type, fp8: bool) -> dict[str, Any]:
     rank, wrong = dist.get_rank(), []
     layers = [_kernel(made, fp8) for _ in range(LAYERS)]
-    cases = [(counts, spread) for counts in COUNTS for spread in ("any", "first rank")]
-    for number, (counts, spread) in enumerate(cases):
-        given = batches(counts, number, spread)
+    cases = [(counts, experts) for counts in COUNTS for experts in ("any", "first rank")]
+    for number, (counts, experts) in enumerate(cases):
+        given = batches(counts, number, experts)
         _context_stand_in(made, max(counts))
         if not torch.equal(_forward(layers, given[rank]), _expected(given[rank])):
-            wrong.append(f"{counts} to {spread}")
+            wrong.append(f"{counts} to {experts}")
     return {"wrong": wrong, "cases": len(cases), "ours": type(made.buffer) is kind}
 
 

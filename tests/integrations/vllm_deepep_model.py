@@ -20,10 +20,10 @@ class Batch(NamedTuple):
     weights: torch.Tensor  # float32 [T, K]
 
 
-def batches(counts: tuple[int, ...], seed: int, spread: str = "any") -> list[Batch]:
-    """Those of every rank. ``spread`` "first rank": its experts get everything."""
+def batches(counts: tuple[int, ...], seed: int, chosen: str = "any") -> list[Batch]:
+    """Those of every rank. ``chosen`` "first rank": its experts get everything."""
     generator = torch.Generator().manual_seed(seed)
-    experts = EXPERTS if spread == "any" else EXPERTS // len(counts)
+    experts = EXPERTS if chosen == "any" else EXPERTS // len(counts)
     found = []
     for count in counts:
         x = torch.randint(-1, 2, (count, HIDDEN), generator=generator).to(torch.bfloat16)

@@ -26,7 +26,7 @@ def alone(rank: int, size: int, _folder: Path, model: str) -> Any:
     return _texts(_engine(model, rank, size), rank, size)
 
 
-def spread(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
+def distributed(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
     """This rank's prompts; then again with a flipped bit, and with swapped tokens."""
     llm = _engine(model, rank, size)
     llm.apply_model(_count_steps)

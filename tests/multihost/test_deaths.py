@@ -27,10 +27,10 @@ LAYOUTS = ("layout", "victim", "child", "port_taken")
     ],
 )
 def test_a_killed_rank_is_dead(
-    team: Team, layout: str, victim: int, child: str, port_taken: bool
+    team: Team, layout: str, killed: int, child: str, port_taken: bool
 ) -> None:
     """A child holds the sockets, and another process takes the freed port."""
-    kill_one(team, layout, victim, child, port_taken)
+    kill_one(team, layout, killed, child, port_taken)
 
 
 @pytest.mark.all
@@ -48,9 +48,9 @@ def test_a_killed_rank_is_dead(
     ],
 )
 def test_a_killed_rank_is_dead_in_other_layouts(
-    team: Team, layout: str, victim: int, child: str, port_taken: bool
+    team: Team, layout: str, killed: int, child: str, port_taken: bool
 ) -> None:
-    kill_one(team, layout, victim, child, port_taken)
+    kill_one(team, layout, killed, child, port_taken)
 
 
 @pytest.mark.long
@@ -60,21 +60,21 @@ def test_random_deaths(team: Team) -> None:
     done: collections.Counter[str] = collections.Counter()
     for _ in range(int(os.environ.get("MOEWIRE_DEATHS", "100"))):
         layout = chance.choice(["0|1", "0|12", "01|2", "01|23", "0|1|2"])
-        victim = chance.randrange(len(layout.replace("|", "")))
-        alone = str(victim) in layout.split("|")
+        killed = chance.randrange(len(layout.replace("|", "")))
+        alone = str(killed) in layout.split("|")
         child = chance.choice(["", "fork"] if alone else ["", "fork", "clone"])
         # A cloned child holds the port, so no other process can take it then.
         port_taken = child != "clone" and chance.random() < 0.5
         done[f"child: {child or 'none'}"] += 1
         done["port taken"] += port_taken
-        kill_one(team, layout, victim, child, port_taken)
+        kill_one(team, layout, killed, child, port_taken)
     print(dict(done))
 
 
-def kill_one(team: Team, layout: str, victim: int, child: str, port_taken: bool) -> None:
+def kill_one(team: Team, layout: str, killed: int, child: str, port_taken: bool) -> None:
     places = [*hosts(layout, **TIMEOUTS), {}]
-    arguments = (placed, places, deaths.struck, victim, child, port_taken)
-    seconds = team.run(len(places), *arguments, dies=frozenset({victim}), timeout=120)
-    late = [s for r, s in enumerate(seconds) if r != victim]
+    arguments = (placed, places, deaths.struck, killed, child, port_taken)
+    seconds = team.run(len(places), *arguments, dies=frozenset({killed}), timeout=120)
+    late = [s for r, s in enumerate(seconds) if r != killed]
     print(f"from the kill to the return: {max(late):.3f} s")
     assert max(late) < 5, seconds

@@ -64,5 +64,5 @@ def test_ranks_that_meet_by_bytes(team: Team) -> None:
     team.run(3, placed, hosts("0|1|2"), jobs_faults.by_bytes)
 
 
-def test_a_close_is_told(team: Team) -> None:
+def test_a_close_is_announced(team: Team) -> None:
     team.run(2, placed, hosts("0|1"), jobs_life.peer_closes)

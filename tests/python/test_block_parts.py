@@ -25,11 +25,13 @@ def _read(address: int, num: int) -> list[tuple[int, int]]:
     return [(part.address, part.num_bytes) for part in table]
 
 
-def _keys(told: abi.mw_store_request_t) -> list[bytes]:
-    if told.key_bytes:
-        joined = ctypes.string_at(told.keys, told.num_keys * told.key_bytes)
-        return [joined[at : at + told.key_bytes] for at in range(0, len(joined), told.key_bytes)]
-    return [ctypes.string_at(*key) for key in _read(told.keys, told.num_keys)]
+def _keys(filled: abi.mw_store_request_t) -> list[bytes]:
+    if filled.key_bytes:
+        joined = ctypes.string_at(filled.keys, filled.num_keys * filled.key_bytes)
+        return [
+            joined[at : at + filled.key_bytes] for at in range(0, len(joined), filled.key_bytes)
+        ]
+    return [ctypes.string_at(*key) for key in _read(filled.keys, filled.num_keys)]
 
 
 @pytest.mark.parametrize("lengths", [(1, 2, 36, 511, 512), (1,), (36,), (512,)])
@@ -41,16 +43,16 @@ def test_request_has_every_key_and_piece(lengths: tuple[int, ...], seed: int) ->
         request = Request(abi.MW_STORE_GET, keys)
         request.buffers(buffers, writable=True)
         request.parent(b"before")
-        told = request.struct
-        assert _keys(told) == keys
-        assert bool(told.key_bytes) == (len({*map(len, keys)}) == 1), (
+        filled = request.struct
+        assert _keys(filled) == keys
+        assert bool(filled.key_bytes) == (len({*map(len, keys)}) == 1), (
             "no table where none is needed"
         )
-        assert ctypes.string_at(told.parent.address, told.parent.num_bytes) == b"before"
-        counts = (ctypes.c_uint32 * num).from_address(told.pieces_per_key)
+        assert ctypes.string_at(filled.parent.address, filled.parent.num_bytes) == b"before"
+        counts = (ctypes.c_uint32 * num).from_address(filled.pieces_per_key)
         assert list(counts) == [len(parts) for parts in buffers]
         pieces = [piece for parts in buffers for piece in parts]
-        places = _read(told.pieces, told.num_pieces)
+        places = _read(filled.pieces, filled.num_pieces)
         for at, (piece, (address, num_bytes)) in enumerate(zip(pieces, places, strict=True)):
             piece[:] = bytes([at % 251]) * len(piece)
             assert ctypes.string_at(address, num_bytes) == bytes(piece)

@@ -124,12 +124,12 @@ def test_what_an_operator_reads(tmp_path: Path) -> None:
     with Served(tmp_path, *options) as server:
         with server.client("m") as client:
             assert client.put("a", b"x") and client.put("b", b"x")
-        stranger = tmp_path / "stranger"
-        stranger.write_text(f"2 {secrets.token_hex(32)}\n")
-        stranger.chmod(0o600)
+        unknown = tmp_path / "stranger"
+        unknown.write_text(f"2 {secrets.token_hex(32)}\n")
+        unknown.chmod(0o600)
         for _ in range(3):
             with pytest.raises(errors.RefusedError):
-                Client(server.address, namespace="m", key_file=stranger)
+                Client(server.address, namespace="m", key_file=unknown)
         assert "was refused" in server.says("127.0.0.1:")
         server.signal(signal.SIGTERM)
         assert "draining: 0 requests of" in server.says("moewire store: "), "one line in 10 s"

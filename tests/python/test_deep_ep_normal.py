@@ -59,7 +59,7 @@ def test_refusals(team: Team, job: object) -> None:
         ("call", ("call",)),
     ],
 )
-def test_ranks_that_disagree_are_told(team: Team, how: str, words: tuple[str, ...]) -> None:
+def test_ranks_that_disagree_get_errors(team: Team, how: str, words: tuple[str, ...]) -> None:
     for said in team.run(3, refusals.disagree, how):
         assert all(word in said for word in words), said
 

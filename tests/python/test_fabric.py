@@ -199,21 +199,23 @@ def test_bad_memory(memory: object, says: str) -> None:
 
 def test_bad_arguments() -> None:
     with one() as fabric, fabric.register(bytearray(10)) as region:
-        far = Remote(0, 100, 1)
+        remote = Remote(0, 100, 1)
         for says, call in {
             "peer: -1": lambda: fabric.connect(-1),
             "timeout_us: -2": lambda: fabric.connect(1, -2),
-            "offset: -1": lambda: fabric.write(1, region, far, offset=-1),
-            "imm: 4294967296": lambda: fabric.write_imm(1, region, far, 1 << 32),
-            "11 bytes at 0, the region has 10": lambda: fabric.write(1, region, far, num_bytes=11),
-            "of the peer's region": lambda: fabric.read(1, region, far, remote_offset=91),
+            "offset: -1": lambda: fabric.write(1, region, remote, offset=-1),
+            "imm: 4294967296": lambda: fabric.write_imm(1, region, remote, 1 << 32),
+            "11 bytes at 0, the region has 10": lambda: fabric.write(
+                1, region, remote, num_bytes=11
+            ),
+            "of the peer's region": lambda: fabric.read(1, region, remote, remote_offset=91),
         }.items():
             with pytest.raises(errors.InvalidArgument, match=says):
                 call()
         with pytest.raises(errors.ConnectingError):
-            fabric.write(1, region, far)
+            fabric.write(1, region, remote)
         with pytest.raises(errors.ConnectingError):
-            Fabric.retry(lambda: fabric.write(1, region, far), 1000)
+            Fabric.retry(lambda: fabric.write(1, region, remote), 1000)
         with pytest.raises(errors.DeadlineError, match="peer 1"):
             fabric.connect(1, 1000)
         with pytest.raises(errors.MetadataError):

@@ -328,7 +328,7 @@ def _deep(path: Path) -> None:
     path.write_text("[" * 200_000)
 
 
-def _far_away(path: Path) -> None:
+def _out_of_reach(path: Path) -> None:
     clock = {"id": "a", "wall_clock_ns": 10**400, "ranks": [], "ahead_ns": {}}
     path.write_text(json.dumps({"traceEvents": [], "otherData": {"moewire_clock": clock}}))
 
@@ -340,7 +340,7 @@ def _far_away(path: Path) -> None:
         (_device_link, "neither a regular file nor a pipe"),
         (_huge, "at most 1073741824 allowed"),
         (_deep, "recursion"),
-        (_far_away, "more than 2\\^63 ns away"),
+        (_out_of_reach, "more than 2\\^63 ns away"),
         (Path.mkdir, "neither a regular file nor a pipe"),
     ],
 )

@@ -205,7 +205,7 @@ NEXT_NOT_IN_C = {"slow_after_us": _NO_MORE, "timeout_us": _NO_MORE, "connect_tim
 # --- Python
 
 
-def _told(call: Callable[[], Any]) -> str:
+def _error_of(call: Callable[[], Any]) -> str:
     try:
         made = call()
     except errors.MoewireError as error:
@@ -217,25 +217,27 @@ def _told(call: Callable[[], Any]) -> str:
 
 def _python_hint(**arguments: int) -> str:
     asked = {"num_max_dispatch_tokens_per_rank": 1, "hidden": 8, "num_ranks": 1, "num_experts": 1}
-    return _told(lambda: Buffer.get_ep_buffer_size_hint(**{**asked, **arguments}))
+    return _error_of(lambda: Buffer.get_ep_buffer_size_hint(**{**asked, **arguments}))
 
 
 def _flat_hint(**arguments: Any) -> str:
-    return _told(lambda: Buffer.get_flat_buffer_size_hint(1, 8, 1, **{"num_topk": 1, **arguments}))
+    return _error_of(
+        lambda: Buffer.get_flat_buffer_size_hint(1, 8, 1, **{"num_topk": 1, **arguments})
+    )
 
 
 def _buffer(**arguments: Any) -> str:
-    return _told(lambda: Buffer.from_exchange(lambda own: [own], 0, 1, **arguments))
+    return _error_of(lambda: Buffer.from_exchange(lambda own: [own], 0, 1, **arguments))
 
 
 def _python_num_rows(alignment: int) -> str:
     with Buffer.from_exchange(lambda own: [own], 0, 1) as buffer:
         routing = buffer.make_routing(torch.zeros((0, 1), dtype=torch.int64), 1)
-        return _told(lambda: routing.num_expanded_rows(alignment))
+        return _error_of(lambda: routing.num_expanded_rows(alignment))
 
 
 def _python_fabric(**arguments: Any) -> str:
-    return _told(lambda: Fabric(keys=_KEYS.decode(), listen="127.0.0.1:0", **arguments))
+    return _error_of(lambda: Fabric(keys=_KEYS.decode(), listen="127.0.0.1:0", **arguments))
 
 
 _ARGUMENTS = {"num_bytes": "num_ep_buffer_bytes", "timeout_us": "connect_timeout_us"}
@@ -255,7 +257,7 @@ IN_PYTHON: dict[str, Entrance] = {
     "num_topk": _field(_flat_hint, "num_topk"),
     "extra_row_bytes": lambda v: _flat_hint(extra_row_bytes=[v]),
     "expert_alignment": _python_num_rows,
-    "device_ordinal": lambda v: _told(lambda: device.parsed(f"cuda:{v}")),
+    "device_ordinal": lambda v: _error_of(lambda: device.parsed(f"cuda:{v}")),
 }
 NOT_IN_PYTHON = {**NOT_IN_C, "num_tokens": "a dispatch has no more than M"}
 

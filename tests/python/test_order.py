@@ -45,7 +45,7 @@ def test_dispatches_that_nobody_combines(ranks: Ranks) -> None:
     ranks.run(2, jobs_order.abandoned_by_later_dispatches)
 
 
-def test_ranks_run_far_ahead(ranks: Ranks) -> None:
+def test_ranks_run_ahead(ranks: Ranks) -> None:
     ranks.run(ranks.few(3, 2), jobs_order.remote_ahead)
 
 

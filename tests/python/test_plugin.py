@@ -13,7 +13,7 @@ import pytest
 from moewire import UnsupportedError, doctor
 from moewire._native.lib import library
 from moewire.integrations import _devices, _engines, _plugin
-from moewire.integrations._plugin import Engine, activate, active, report, verdict
+from moewire.integrations._plugin import Engine, activate, active, decide, report
 
 ENGINE = Engine(
     name="Test engine",
@@ -69,7 +69,7 @@ def test_switch(
     refusal: str,
 ) -> None:
     versions["test-engine"] = "1.2.3"
-    found = verdict(ENGINE, environment)
+    found = decide(ENGINE, environment)
     assert (found.version, found.wanted, found.parts) == ("1.2.3", wanted, frozenset(parts))
     assert found.used is not bool(refusal) and refusal in found.refusal
     assert bool(refusal) is (found.fix != "none")
@@ -92,7 +92,7 @@ def test_a_list_that_an_engine_takes_as_it_stands(
     versions["test-engine"] = "1.2.3"
     engine = replace(ENGINE, literal_list=True)
     environment = {"TEST_ENGINE_PLUGINS": listed, "MOEWIRE_TEST_ENGINE": "1"}
-    found = verdict(engine, environment)
+    found = decide(engine, environment)
     assert found.used is not bool(refusal) and refusal in found.refusal and found.fix == fix
 
 
@@ -111,7 +111,7 @@ def test_a_list_that_an_engine_takes_as_it_stands(
 def test_versions(versions: dict[str, str], version: str, untested: str, used: bool) -> None:
     versions["test-engine-cpu"] = version
     environment = {"MOEWIRE_TEST_ENGINE": "1", "MOEWIRE_UNTESTED_VERSIONS": untested}
-    found = verdict(ENGINE, environment)
+    found = decide(ENGINE, environment)
     assert found.used is used
     if not used:
         assert version in found.refusal and "1.2.3 only" in found.refusal

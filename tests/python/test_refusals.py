@@ -307,7 +307,7 @@ def test_fabrics_say_arguments(arguments: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Buffer, MooncakeBuffer, DeepEPBuffer], ids=str)
-def test_a_rank_outside_its_group_is_told_so(kind: Any) -> None:
+def test_a_rank_outside_its_group_gets_an_error(kind: Any) -> None:
     """What ``torch.distributed.new_group`` gives a rank that it leaves out is a number."""
     with pytest.raises(InvalidArgument, match="a group that this rank is not in"):
         kind(dist.GroupMember.NON_GROUP_MEMBER)

@@ -88,7 +88,7 @@ def routing(buffer: Buffer) -> Routing:
 
 
 @pytest.fixture(scope="module")
-def bare(buffer: Buffer) -> Routing:
+def without_ids(buffer: Buffer) -> Routing:
     return buffer.make_routing(None, E, is_token_in_rank=torch.ones(T, 1, dtype=torch.bool))
 
 
@@ -198,17 +198,17 @@ def test_each_argument_is_refused(buffer: Buffer, routing: Routing, name: str) -
     getattr(buffer, name)(**right)  # nothing has happened
 
 
-def test_what_needs_ids_is_refused(buffer: Buffer, bare: Routing) -> None:
+def test_what_needs_ids_is_refused(buffer: Buffer, without_ids: Routing) -> None:
     says = "rows cannot be expanded by expert: the routing was made without topk_idx"
     for call in (
-        bare.num_expanded_rows,
-        bare.expanded_rows,
-        lambda: buffer.scatter(bare, _X, expanded=True),
-        lambda: buffer.gather(bare, _X, expanded=True),
+        without_ids.num_expanded_rows,
+        without_ids.expanded_rows,
+        lambda: buffer.scatter(without_ids, _X, expanded=True),
+        lambda: buffer.gather(without_ids, _X, expanded=True),
     ):
         with pytest.raises(InvalidArgument, match=says):
             call()
     says = "topk_weights: a tensor given; allowed: None, as the routing was made without topk_idx"
     for given in (buffer.scatter, buffer.gather):
         with pytest.raises(InvalidArgument, match=says):
-            given(bare, _X, topk_weights=torch.zeros(T, 0))
+            given(without_ids, _X, topk_weights=torch.zeros(T, 0))

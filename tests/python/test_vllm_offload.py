@@ -227,7 +227,7 @@ def test_a_request_that_ends_takes_its_lookups_along(world: World) -> None:
     world.settle()
     assert world.lookups.of(b"k", "d") is None
     world.lookups.forget("d")
-    assert not world.lookups._verdicts and not world.lookups._keys_of
+    assert not world.lookups._lookups and not world.lookups._keys_of
 
 
 def test_what_was_stored_is_loaded(world: World) -> None:
@@ -323,7 +323,7 @@ def test_every_job_ends_once_and_never_with_wrong_bytes(seed: int) -> None:
     running: dict[int, tuple[list[bytes], list[int]]] = {}
     free = list(range(64))
 
-    def judge() -> None:
+    def check() -> None:
         for ended in world.transfers.ended():
             wanted, chunks = running.pop(ended.job)
             free.extend(chunks)
@@ -352,10 +352,10 @@ def test_every_job_ends_once_and_never_with_wrong_bytes(seed: int) -> None:
         for _ in range(min(len(world.client.asked), rng.randint(0, 3))):
             world.client.asked.rotate(rng.randint(0, 3))
             world.client.answer(rng.choice([None, None, None, "down"]))
-        judge()
+        check()
     world.client.room = 1 << 30
     world.settle()
-    judge()
+    check()
     assert not running and world.transfers.backlog == 0 and world.requests.idle()
     assert world.counts.load_blocks and world.counts.store_blocks, f"seed {seed}"
 

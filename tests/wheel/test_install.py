@@ -53,7 +53,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def bare(*folders: Path) -> dict[str, str]:
+def clean_environment(*folders: Path) -> dict[str, str]:
     """An environment with nothing on PATH but these folders."""
     return {"PATH": os.pathsep.join(map(str, folders)), "LC_ALL": "C.UTF-8"}
 
@@ -115,7 +115,7 @@ def check_works(venv: Venv, elsewhere: Path, environment: dict[str, str], where:
 
 def test_release_wheel_without_toolchain(release_wheel: Path, venv: Venv, elsewhere: Path) -> None:
     """No Go, no compiler, no source tree: what a user's machine has."""
-    environment = bare(venv.bin)
+    environment = clean_environment(venv.bin)
     for tool in ("go", "gcc", "cc", "clang"):
         assert shutil.which(tool, path=environment["PATH"]) is None
     venv.pip("install", "--no-index", "--no-deps", release_wheel, env=environment)
@@ -165,7 +165,7 @@ def test_pip_wheel(unpacked: Path, venv: Venv, elsewhere: Path, tmp_path: Path) 
     run(sys.executable, ROOT / "wheels" / "audit.py", wheel)
     assert not list(unpacked.rglob("*.so")), "the source tree was changed"
     venv.pip("install", "--no-index", "--no-deps", wheel)
-    check_works(venv, elsewhere, bare(venv.bin), venv.site)
+    check_works(venv, elsewhere, clean_environment(venv.bin), venv.site)
 
 
 def test_pip_install_editable(unpacked: Path, venv: Venv, elsewhere: Path) -> None:
@@ -173,7 +173,7 @@ def test_pip_install_editable(unpacked: Path, venv: Venv, elsewhere: Path) -> No
     venv.pip("install", "--no-deps", "-e", unpacked)
     library = unpacked / "python" / "moewire" / "libmoewire.so"
     inode = library.stat().st_ino
-    check_works(venv, elsewhere, bare(venv.bin), unpacked / "python")
+    check_works(venv, elsewhere, clean_environment(venv.bin), unpacked / "python")
     # Built again, the file is another one: a process that has it mapped keeps the old one.
     venv.pip("install", "--no-deps", "-e", unpacked)
     assert library.stat().st_ino != inode
@@ -198,8 +198,8 @@ def test_a_build_backend_with_another_hash_is_not_run(unpacked: Path, tmp_path: 
 @pytest.mark.slow
 def test_install_without_toolchain(sdist: Path, venv: Venv, elsewhere: Path) -> None:
     """From the source archive where there is Python and nothing else."""
-    environment = {**bare(venv.bin), "HOME": os.environ["HOME"]}
+    environment = {**clean_environment(venv.bin), "HOME": os.environ["HOME"]}
     begin = time.monotonic()
     venv.pip("install", "--no-deps", sdist, env=environment)
     print(f"pip install without Go and gcc: {time.monotonic() - begin:.1f} s")
-    check_works(venv, elsewhere, bare(venv.bin), venv.site)
+    check_works(venv, elsewhere, clean_environment(venv.bin), venv.site)

@@ -83,10 +83,10 @@ class TorchCuda:
             return self.empty(shape, dtype)
         kind, whole = _KINDS[dtype.itemsize]
         array = Array(address, shape, kind, owner)
-        bare = torch.as_tensor(array, dtype=whole, device=self._device)
-        if bare.data_ptr() != address:
+        tensor = torch.as_tensor(array, dtype=whole, device=self._device)
+        if tensor.data_ptr() != address:
             raise AssertionError(f"moewire: torch copied {shape} {dtype} instead of viewing it")
-        return bare.view(dtype)
+        return tensor.view(dtype)
 
     def stream(self) -> Any:
         """An object per number, made once: torch makes one at every call.

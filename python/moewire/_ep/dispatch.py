@@ -16,7 +16,7 @@ from .._native.plan import FORMAT_FLAGS, Extra, Key, Plan, Plans, row_bytes
 from . import selections as _selections
 
 # Looked up once, not at every call.
-_FP8, _MORE, _ROUND, _UE8M0, _WIDE = (
+_FP8, _MORE, _ROUND, _UE8M0, _FP32_OUTPUTS = (
     abi.MW_DISPATCH_FP8,
     abi.MW_DISPATCH_HAS_MORE,
     abi.MW_DISPATCH_ROUND_SCALE,
@@ -58,7 +58,7 @@ def flags(
     if fp8 is not False and boolean("use_fp8", fp8):
         bits = _FP8
     if fp32 is not False and boolean("fp32_outputs", fp32):
-        bits |= _WIDE
+        bits |= _FP32_OUTPUTS
     if more is not False and boolean("more", more):
         bits |= _MORE
     if round_scale is not False and boolean("round_scale", round_scale):

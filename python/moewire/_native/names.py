@@ -64,7 +64,7 @@ def _says(text: str, value: int | bytes | None) -> bool:
     return value in (os.fsencode(text), os.fsencode(os.path.abspath(text)))
 
 
-def told(text: str, names: Names = ARGUMENTS) -> str:
+def renamed(text: str, names: Names = ARGUMENTS) -> str:
     """An error text of the library as users read it."""
     for word, instead in _WORDS.items():
         text = text.replace(word, instead)
@@ -73,7 +73,7 @@ def told(text: str, names: Names = ARGUMENTS) -> str:
 
 def error(lib: Library, status: int, names: Names = ARGUMENTS) -> MoewireError:
     """The exception for the call of this thread that has just failed."""
-    return from_status(status, told(lib.error_text(), names))
+    return from_status(status, renamed(lib.error_text(), names))
 
 
 def check(lib: Library, status: int, names: Names = ARGUMENTS) -> int:

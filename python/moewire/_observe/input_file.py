@@ -138,16 +138,16 @@ def _is_mapped(uid: int, uid_map: str) -> bool:
 
 def inode(file: int) -> int:
     """The number that names an open memory file. For other kinds of files it means nothing."""
-    told = _told(file, "ino")
-    return int(told) if told else os.fstat(file).st_ino  # before Linux 5.14
+    found = _fdinfo(file, "ino")
+    return int(found) if found else os.fstat(file).st_ino  # before Linux 5.14
 
 
 def _mount(file: int) -> str:
     """The mount that an open file is on; "" if the kernel does not say."""
-    return _told(file, "mnt_id")
+    return _fdinfo(file, "mnt_id")
 
 
-def _told(file: int, name: str) -> str:
+def _fdinfo(file: int, name: str) -> str:
     found = re.search(rf"^{name}:\s*(\d+)", _text(f"/proc/self/fdinfo/{file}"), re.MULTILINE)
     return found[1] if found else ""
 

@@ -150,7 +150,7 @@ class StoreRendezvous:
         """Whether the instance before has an update going on, without this rank."""
         if self._instance == 1:
             return False
-        before = StoreRendezvous(self._store.bare, self.rank, self.num_ranks, self._prefix)
+        before = StoreRendezvous(self._store.unguarded, self.rank, self.num_ranks, self._prefix)
         before._store = self._store
         before._instance = self._instance - 1
         before._catch_up()
@@ -161,10 +161,10 @@ class StoreRendezvous:
         """Undoes the beginning of a construction, as far as it has come."""
         at, taken = self._at(self.rank), self._key("taken", self.rank)
         made = f"{self._prefix}/made/{self.rank}/{_PROCESS}"
-        bare = self._store.bare
+        unguarded = self._store.unguarded
         if self._instance:
-            self._store.undo(lambda: bare.delete_key(at), lambda: bare.add(taken, -1))
-        self._store.undo(lambda: bare.add(made, -1))
+            self._store.undo(lambda: unguarded.delete_key(at), lambda: unguarded.add(taken, -1))
+        self._store.undo(lambda: unguarded.add(made, -1))
 
     def _absence(self, missing: Iterable[int], timeout_us: int) -> str:
         names = ", ".join(str(rank) for rank in sorted(missing))
@@ -189,8 +189,8 @@ class StoreRendezvous:
         try:
             self._attempts(runtime, members, clock, joining)
         except UnansweredError:
-            at, bare = self._at(self.rank), self._store.bare
-            self._store.undo(lambda: bare.delete_key(at))  # this rank will not come
+            at, unguarded = self._at(self.rank), self._store.unguarded
+            self._store.undo(lambda: unguarded.delete_key(at))  # this rank will not come
             raise
 
     def _attempts(
@@ -253,8 +253,8 @@ class StoreRendezvous:
         if not in_time and self._too_few(runtime, joining):
             in_time = clock.wait(ready)
         if not in_time and self._too_few(runtime, joining):
-            at, bare = self._at(self.rank), self._store.bare
-            self._store.undo(lambda: bare.delete_key(at))
+            at, unguarded = self._at(self.rank), self._store.unguarded
+            self._store.undo(lambda: unguarded.delete_key(at))
             raise DeadlineError(self._failure(self._come(), clock.timeout_us))
         agreed = self._decide("set", ",".join(map(str, sorted(self._come()))))
         return frozenset(int(rank) for rank in agreed.split(","))
@@ -293,9 +293,9 @@ class StoreRendezvous:
             return False
         runtime.install()
         # The epoch has begun, even if the store is late: each member writes the same number.
-        last, bare = self._key_of_instance("last"), self._store.bare
+        last, unguarded = self._key_of_instance("last"), self._store.unguarded
         number = str(self._round).encode()
-        self._store.undo(lambda: bare.set(last, number))
+        self._store.undo(lambda: unguarded.set(last, number))
         return True
 
     @staticmethod

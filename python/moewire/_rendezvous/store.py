@@ -168,7 +168,7 @@ class BoundedStore:
             self._caller.begin(call)
 
     @property
-    def bare(self) -> Store:
+    def unguarded(self) -> Store:
         """The store itself, for ``undo``."""
         return self._store
 

@@ -325,8 +325,8 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         y, keys, topk_idx, topk_weights = ctx.saved_tensors
         call: _Call = ctx.call
         call.close_returning()
-        wide = _piggyback.with_routing(grad_out.contiguous(), topk_idx, topk_weights)
-        rows = call.keep(call.send(wide, topk_idx)).take(keys)
+        with_routing = _piggyback.with_routing(grad_out.contiguous(), topk_idx, topk_weights)
+        rows = call.keep(call.send(with_routing, topk_idx)).take(keys)
         hidden, num_topk = y.shape[1], topk_idx.shape[1]
         ids, weights = _piggyback.routing_of(rows, hidden, num_topk)
         selected = ids == _expert_of(keys, call).unsqueeze(1)

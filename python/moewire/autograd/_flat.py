@@ -282,9 +282,9 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
         call.close_returning()
         handle: FlatHandle = ctx.handle
         hidden = grad_out.shape[1]
-        wide = _piggyback.nothing(topk_idx, hidden)
-        wide[:, :hidden] = grad_out
-        rows = call.keep(call.send(wide, handle)).take(keys)
+        extended = _piggyback.nothing(topk_idx, hidden)
+        extended[:, :hidden] = grad_out
+        rows = call.keep(call.send(extended, handle)).take(keys)
         return rows[:, :hidden].contiguous(), _nothing(grad_out.device), None
 
 

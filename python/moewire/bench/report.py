@@ -46,7 +46,7 @@ def _step(name: str, ranks: list[dict[str, Any]]) -> dict[str, float]:
     """A sample lasts from the first rank's start to the last rank's end."""
     spans = zip(*(rank["samples"][name] for rank in ranks), strict=True)
     samples = [max(end for _, end in span) - min(begin for begin, _ in span) for span in spans]
-    step, median = _spread(samples), statistics.median(samples)
+    step, median = _percentiles(samples), statistics.median(samples)
     if name != "barrier":
         kind = "combine_bytes" if "combine" in name else "dispatch_bytes"
         step["gigabytes_per_second"] = sum(rank[kind] for rank in ranks) / median / 1e9
@@ -68,7 +68,7 @@ def _pairs(rounds_of_ranks: list[list[Round]]) -> dict[str, float]:
     """Operations by themselves: the median over rounds and ranks of a round's median."""
     rounds = list(zip(*rounds_of_ranks, strict=True))
     samples = [_lasted(ranks) for ranks in rounds]
-    found = _spread([sample / PAIRS for sample in samples])
+    found = _percentiles([sample / PAIRS for sample in samples])
     for kind in ("dispatch", "combine"):
         known = [getattr(one, kind) for ranks in rounds for one in ranks]
         if None not in known:
@@ -83,7 +83,7 @@ def _lasted(ranks: Sequence[Round]) -> float:
     return max(rank.end for rank in ranks) - min(rank.begin for rank in ranks)
 
 
-def _spread(samples: list[float]) -> dict[str, float]:
+def _percentiles(samples: list[float]) -> dict[str, float]:
     ordered = sorted(samples)
     return {
         "median_us": statistics.median(samples) * 1e6,

@@ -64,9 +64,9 @@ def _warm(found: dict[str, dict[str, float]]) -> list[str]:
     heading = f"{'dispatch and combine, no rest':30}{'median':>11}{'p10..p90':>23}"
     lines = [f"{heading}{'x floor':>9}{'dispatch':>10}{'combine':>10}"]
     for name, pair in found.items():
-        spread = f"{pair['p10_us']:.1f}..{pair['p90_us']:.1f}"
+        between = f"{pair['p10_us']:.1f}..{pair['p90_us']:.1f}"
         line = (
-            f"{_WARM_NAMES.get(name, name):30}{pair['median_us']:8.1f} us{spread:>20} us"
+            f"{_WARM_NAMES.get(name, name):30}{pair['median_us']:8.1f} us{between:>20} us"
             f"{_number(pair, 'ratio_to_floor', 9)}{_number(pair, 'dispatch_us', 10)}"
             f"{_number(pair, 'combine_us', 10)}"
         )
@@ -81,9 +81,9 @@ def failed(title: str, reason: str) -> str:
 
 def _line(name: str, step: dict[str, float]) -> str:
     label = _NAMES.get(name) or name.replace("_", " ")
-    spread = f"{step['p10_us']:.1f}..{step['p90_us']:.1f}"
+    between = f"{step['p10_us']:.1f}..{step['p90_us']:.1f}"
     return (
-        f"{label:30}{step['median_us']:8.1f} us{spread:>20} us"
+        f"{label:30}{step['median_us']:8.1f} us{between:>20} us"
         f"{_number(step, 'gigabytes_per_second', 8)}"
         f"{_number(step, 'ratio_to_floor', 9)}{_number(step, 'times_moewire', 11)}"
     ).rstrip()

@@ -179,23 +179,23 @@ def _verify(
         calls.timed.combine()
         if not torch.equal(calls.out, expected):
             raise MoewireError(f"rank {work.rank}: wrong result from C; nothing was measured")
-    found = {peer.name: first_reason(_verdict(peer, expected), group) for peer in peers}
+    found = {peer.name: first_reason(_difference(peer, expected), group) for peer in peers}
     return {name: reason for name, reason in found.items() if reason}
 
 
-def _verdict(peer: Peer, expected: torch.Tensor) -> str:
+def _difference(peer: Peer, expected: torch.Tensor) -> str:
     """Why this rank does not trust a peer; empty if it is right."""
     try:
         peer.dispatch()
         peer.compute()
         peer.combine()
-        right = _near(peer.result(), expected, peer.tolerance)
+        right = _within_tolerance(peer.result(), expected, peer.tolerance)
     except RuntimeError as error:
         return f"{error}"
     return "" if right else "its result differs from the expectation"
 
 
-def _near(result: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+def _within_tolerance(result: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
     if tolerance == 0.0:
         return bool(torch.equal(result, expected))
     distance = (result.float() - expected.float()).abs().max()

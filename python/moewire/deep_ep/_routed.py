@@ -38,9 +38,9 @@ def routed(
     check.tensor(name, in_rank, torch.bool, shape, place)
     name, per_rank = "num_tokens_per_rank", cast(torch.Tensor, num_tokens_per_rank)
     check.tensor(name, per_rank, torch.int32, (num_ranks,), place)
-    told, found = per_rank.tolist(), num_tokens_to(in_rank).tolist()
-    if told != found:
-        raise check.refuse(name, str(told), f"what is_token_in_rank has, {found}")
+    given, found = per_rank.tolist(), num_tokens_to(in_rank).tolist()
+    if given != found:
+        raise check.refuse(name, str(given), f"what is_token_in_rank has, {found}")
     name, per_expert = "num_tokens_per_expert", cast(torch.Tensor, num_tokens_per_expert)
     check.tensor(name, per_expert, torch.int32, (None,), place)
     num_experts = check.experts(len(per_expert), num_ranks)

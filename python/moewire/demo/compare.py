@@ -10,7 +10,7 @@ import torch
 from .generate import Text
 
 
-class Verdict(NamedTuple):
+class Comparison(NamedTuple):
     """The answer, and how it came about."""
 
     num_texts: int
@@ -25,10 +25,10 @@ class Verdict(NamedTuple):
         return not self.unequal_texts and not (self.bits_must_agree and self.unequal_logits)
 
 
-def compare(together: Sequence[Text], alone: Sequence[Text], bits_must_agree: bool) -> Verdict:
+def compare(together: Sequence[Text], alone: Sequence[Text], bits_must_agree: bool) -> Comparison:
     """Compares texts of the same numbers token by token, and logits bit by bit."""
     pairs = list(zip(together, alone, strict=True))
-    return Verdict(
+    return Comparison(
         len(pairs),
         sum(len(text.tokens) for text in alone),
         [one.number for one, other in pairs if one.tokens != other.tokens],

@@ -84,26 +84,28 @@ def _demo(options: argparse.Namespace) -> int:
     screen.header(config, num_ranks, len(options.prompt))
     begin = perf_counter()
     moe.configure(timeout_us=WAIT_US)
-    spread = DistributedConfig(fsdp_size=num_ranks, ep_size=num_ranks, ep_implementation=moe.NAME)
-    model = _load(options, spread)
+    distributed = DistributedConfig(
+        fsdp_size=num_ranks, ep_size=num_ranks, ep_implementation=moe.NAME
+    )
+    model = _load(options, distributed)
     _warm_up(model)
     screen.note(f"loaded over {num_ranks} processes in {perf_counter() - begin:.1f} s")
     outcome = _generate(options, config, model, screen)
     gathered: list[Outcome] | None = [outcome] * num_ranks if rank == 0 else None
     dist.gather_object(outcome, gathered)
     status = _conclude(options, config, gathered, screen) if gathered is not None else 0
-    dist.barrier()  # no process ends before the verdict
+    dist.barrier()  # no process ends before the comparison
     return status
 
 
-def _load(options: argparse.Namespace, spread: DistributedConfig | None) -> torch.nn.Module:
+def _load(options: argparse.Namespace, distributed: DistributedConfig | None) -> torch.nn.Module:
     model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
         options.model,
         dtype=torch.bfloat16,
         # Each row by itself: then its bits do not depend on the rows that share its expert, which
         # differ between several processes and one.
         experts_implementation="batched_mm",
-        distributed_config=spread,
+        distributed_config=distributed,
     )
     return model.eval()
 
@@ -155,7 +157,7 @@ def _conclude(
     alone = generate.run_alone(model, batches, screen.progress("alone"))
     together = sorted((text for one in outcomes for text in one.texts), key=lambda t: t.number)
     expected = sorted((text for one in batches for text in one.texts), key=lambda t: t.number)
-    verdict = compare.compare(together, expected, compare.rows_are_independent(model))
+    comparison = compare.compare(together, expected, compare.rows_are_independent(model))
     traffic = Traffic([one.traffic for one in outcomes])
     screen.texts(together, expected, len(outcomes))
     screen.times([one.course for one in outcomes], [one.exchange_ms for one in outcomes], alone)
@@ -163,4 +165,4 @@ def _conclude(
     screen.matrix(traffic)
     screen.load(traffic)
     screen.files(picture.write(options.picture, traffic))
-    return screen.verdict(verdict, traffic.differences(outcomes[0].course.num_steps))
+    return screen.comparison(comparison, traffic.differences(outcomes[0].course.num_steps))

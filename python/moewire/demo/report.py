@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .compare import Verdict
+from .compare import Comparison
 from .generate import Course, Text
 from .traffic import Traffic
 
@@ -153,33 +153,31 @@ class Screen:
         """Where the picture is."""
         self.note(f"Picture: {', '.join(map(str, paths))}")
 
-    def verdict(self, verdict: Verdict, differences: Sequence[str]) -> int:
+    def comparison(self, found: Comparison, differences: Sequence[str]) -> int:
         """The last lines, and the exit status."""
         self.title("Result")
-        if verdict.unequal_texts:
-            self._bad(
-                f"texts {verdict.unequal_texts} of {verdict.num_texts} differ from one process"
-            )
+        if found.unequal_texts:
+            self._bad(f"texts {found.unequal_texts} of {found.num_texts} differ from one process")
         else:
             self._good(
-                f"{verdict.num_texts} texts, {verdict.num_tokens} tokens: equal, token for token"
+                f"{found.num_texts} texts, {found.num_tokens} tokens: equal, token for token"
             )
-        self._logits(verdict)
+        self._logits(found)
         if differences:
             for difference in differences:
                 self._bad(difference)
         else:
             self._good("the core's row counters equal steps × layers × routed rows, on every rank")
-        return 0 if verdict.equal and not differences else 1
+        return 0 if found.equal and not differences else 1
 
-    def _logits(self, verdict: Verdict) -> None:
-        if not verdict.unequal_logits:
+    def _logits(self, found: Comparison) -> None:
+        if not found.unequal_logits:
             self._good("all logits equal to the last bit")
-        elif verdict.bits_must_agree:
-            self._bad(f"the logits of {verdict.unequal_logits} tokens differ from one process")
+        elif found.bits_must_agree:
+            self._bad(f"the logits of {found.unequal_logits} tokens differ from one process")
         else:
             self.note(
-                f"  -    the logits of {verdict.unequal_logits} tokens differ in their last bits: "
+                f"  -    the logits of {found.unequal_logits} tokens differ in their last bits: "
                 f"on this CPU torch's matrix products depend on the number of rows"
             )
 

@@ -85,7 +85,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """Whether a plug-in is to be used in this process, and why not.
 
     Attributes:
@@ -108,7 +108,7 @@ class Verdict:
         return not self.refusal
 
 
-def verdict(engine: Engine, environ: Mapping[str, str] = os.environ) -> Verdict:
+def decide(engine: Engine, environ: Mapping[str, str] = os.environ) -> Decision:
     """Decides by the switch, the whitelist and the version."""
     version = _installed(engine)
     text = environ.get(engine.switch, "").strip()
@@ -116,8 +116,8 @@ def verdict(engine: Engine, environ: Mapping[str, str] = os.environ) -> Verdict:
     wanted = text != "0" if text else ENTRY_POINT in _listed(listed)
     parts = frozenset(() if text in ("", "0", "1") else _listed(text))
 
-    def refused(why: str, fix: str) -> Verdict:
-        return Verdict(version, wanted, parts, why, fix)
+    def refused(why: str, fix: str) -> Decision:
+        return Decision(version, wanted, parts, why, fix)
 
     if version is None:
         here = f"install {engine.name} where moewire is, or export {engine.switch}=0"
@@ -142,7 +142,7 @@ def verdict(engine: Engine, environ: Mapping[str, str] = os.environ) -> Verdict:
         if other not in ("", "0"):
             why += f"; {UNTESTED}={other} is not 1"
         return refused(why, f"export {UNTESTED}=1   (to try it all the same)")
-    return Verdict(version, wanted, parts)
+    return Decision(version, wanted, parts)
 
 
 def _wrong_parts(engine: Engine, text: str, parts: frozenset[str]) -> str:
@@ -155,14 +155,14 @@ def _wrong_parts(engine: Engine, text: str, parts: frozenset[str]) -> str:
     return f"{' and '.join(both)} given; allowed: one of them" if len(both) > 1 else ""
 
 
-def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
-    """The body of an entry point: ``apply(parts)`` if the verdict allows it. Idempotent.
+def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Decision:
+    """The body of an entry point: ``apply(parts)`` if the decision allows it. Idempotent.
 
     ``apply`` puts the plug-in in place and returns what it did, in words. Its exceptions are
     logged here and go on to the engine, which may end. Only ``UnsupportedError``, as on a device
     that Moewire does not serve, is a refusal: it is logged, and the engine runs as it is.
     """
-    found = verdict(engine)
+    found = decide(engine)
     with _lock:
         if engine.name in _active:
             return found
@@ -198,7 +198,7 @@ def is_loaded_by(engine: Engine, environ: Mapping[str, str] = os.environ) -> boo
 
 def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
     """For ``moewire doctor``: what the plug-in would do in a process started like this one."""
-    found = verdict(engine, environ)
+    found = decide(engine, environ)
     if found.version is None and not found.wanted:
         return {"version": None}
     refusal, fix = found.refusal, found.fix

@@ -28,7 +28,7 @@ def _reach(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protection", choices=("digest", "encrypt"), default="digest")
 
 
-def _patience(parser: argparse.ArgumentParser) -> None:
+def _timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
@@ -47,11 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     stat = commands.add_parser("stat", help="print what servers say of themselves")
     _reach(stat)
-    _patience(stat)
+    _timeout(stat)
     stat.add_argument("--json", action="store_true", help="all counts, as JSON")
     check = commands.add_parser("check", help="store a block, read it and delete it again")
     _reach(check)
-    _patience(check)
+    _timeout(check)
     bench = commands.add_parser(
         "bench", help="time gets and puts, next to a plain socket and a plain copy"
     )
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _bench.arguments(bench)
     listing = commands.add_parser("list", help="print the keys of a namespace")
     _reach(listing)
-    _patience(listing)
+    _timeout(listing)
     listing.add_argument("--namespace", required=True, help="its model")
     listing.add_argument(
         "--field",

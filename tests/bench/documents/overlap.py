@@ -181,8 +181,8 @@ def table(title: str, rows: list[dict[str, Any]]) -> str:
 def _line(row: dict[str, Any]) -> str:
     times = (row["late_us"], row["work_us"], row["blocking_us"], row["overlapped_us"])
     late, work, blocking, overlapped = (f"{us / 1e3:.2f} ms" for us in times)
-    verdict = "yes" if row["hidden"] else "no"
+    hidden = "yes" if row["hidden"] else "no"
     return (
         f"{row['operation']:18}{late:>10}{work:>13}{blocking:>12}{overlapped:>12}"
-        f"{row['ratio']:>7.2f}  {verdict}, in {row['hidden_share']:.0%} of the repetitions"
+        f"{row['ratio']:>7.2f}  {hidden}, in {row['hidden_share']:.0%} of the repetitions"
     )

@@ -21,7 +21,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}  # the system call's number
 _TIMEOUT_S = 60.0
 
 
-def struck(rank: Rank, victim: int, child: str, port_taken: bool) -> float:
+def struck(rank: Rank, killed: int, child: str, port_taken: bool) -> float:
     """Seconds from the kill of rank ``victim`` until this rank's exchange without it is over.
 
     The last process is not a rank: it kills, and takes the ports. ``child``: "fork" leaves behind a
@@ -29,20 +29,20 @@ def struck(rank: Rank, victim: int, child: str, port_taken: bool) -> float:
     """
     world = replace(rank, size=rank.size - 1)
     if rank.rank == world.size:
-        return _reaper(rank, victim, port_taken)
+        return _reaper(rank, killed, port_taken)
     try:
         buffer = world.buffer()
         exchange(buffer, world)
-        if rank.rank == victim and child:
+        if rank.rank == killed and child:
             _leave_behind(rank, child)
         Path(rank.folder, f"pid-{rank.rank}").write_text(str(os.getpid()))
         rank.meet("ready")
-        if rank.rank == victim:
+        if rank.rank == killed:
             time.sleep(_TIMEOUT_S)
-        go_on(buffer, world, -1, {victim})
+        go_on(buffer, world, -1, {killed})
         noticed = time.monotonic()
-        assert buffer.members() == [r for r in range(world.size) if r != victim]
-        others = [r for r in range(world.size) if r != victim]
+        assert buffer.members() == [r for r in range(world.size) if r != killed]
+        others = [r for r in range(world.size) if r != killed]
         rank.meet_some("over", others)
         buffer.close()
         return noticed - float(Path(rank.folder, "moment").read_text())
@@ -70,19 +70,19 @@ def _await_end(rank: Rank) -> None:
         time.sleep(0.01)
 
 
-def _reaper(rank: Rank, victim: int, port_taken: bool) -> float:
+def _reaper(rank: Rank, killed: int, port_taken: bool) -> float:
     """Kills the victim; with ``port_taken`` the survivors see nothing until it has the ports."""
     rank.meet("ready")
     pids = {r: int(Path(rank.folder, f"pid-{r}").read_text()) for r in range(rank.size - 1)}
     # It takes the port of the control connections, which was made first.
-    port = min(_ports_by_age(pids[victim]), default=None)
-    survivors = [pid for r, pid in pids.items() if r != victim]
+    port = min(_ports_by_age(pids[killed]), default=None)
+    survivors = [pid for r, pid in pids.items() if r != killed]
     with contextlib.ExitStack() as held:
         if port_taken:
             for pid in survivors:
                 os.kill(pid, signal.SIGSTOP)
         Path(rank.folder, "moment").write_text(repr(time.monotonic()))
-        os.kill(pids[victim], signal.SIGKILL)
+        os.kill(pids[killed], signal.SIGKILL)
         if port_taken:
             assert port is not None
             held.enter_context(_take(port[1]))

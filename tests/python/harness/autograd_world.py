@@ -191,12 +191,15 @@ def reference(
     gives no gradients of its experts and tokens. ``magnitudes``: sums of absolute values instead.
     """
 
-    def wide(tensor: torch.Tensor) -> torch.Tensor:
+    def widened(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.double()
         return (tensor.abs() if magnitudes else tensor).clone().requires_grad_()
 
-    x, weights = [wide(one) for one in world.x], [list(map(wide, w)) for w in world.topk_weights]
-    scales = [wide(one) for one in world.scales]
+    x, weights = (
+        [widened(one) for one in world.x],
+        [list(map(widened, w)) for w in world.topk_weights],
+    )
+    scales = [widened(one) for one in world.scales]
     out = []
     for r, values in enumerate(x):
         for number, idx in enumerate(world.topk_idx):

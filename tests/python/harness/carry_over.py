@@ -10,7 +10,9 @@ from .over_cuda import over_cuda
 from .team import Team
 
 _WAITS = "a call on CUDA launches and returns: no wait of the host's to end, interrupt or bound"
-_TOLD = "who combines is told by a later call and has to update: jobs_autograd.experts_that_raise"
+_REPORTED = (
+    "who combines is told by a later call and has to update: jobs_autograd.experts_that_raise"
+)
 _MAPS = "reads where the process maps shared memory: a device's is not there"
 _TUNES = "chooses how a processor copies rows: that changes nothing on a device"
 
@@ -27,8 +29,8 @@ CPU_ALONE: dict[Callable[..., Any], str] = {
     jobs_life.copies: f"{_MAPS}: jobs_cuda.copied",
     jobs_life.debug_fill: "NaN comes when a slot is taken again, not when it is released: "
     "jobs_cuda.debug_fill",
-    jobs_leave.fails_half_way: _TOLD,
-    jobs_order.abandoned_on_one: _TOLD,
+    jobs_leave.fails_half_way: _REPORTED,
+    jobs_order.abandoned_on_one: _REPORTED,
     jobs_order.soak: "takes minutes: ten thousand operations are in the engine's own tests",
     jobs_oracle.vector_widths: _TUNES,
     jobs_oracle.tuned: _TUNES,

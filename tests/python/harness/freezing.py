@@ -16,17 +16,17 @@ _SECONDS = 60.0  # until a process that says it stops itself has stopped
 
 def freeze(rank: Rank) -> None:
     """Stops this process until one that is in ``while_frozen`` leaves it."""
-    told = Path(rank.folder, "frozen.new")
-    told.write_text(str(os.getpid()))
-    told.rename(Path(rank.folder, "frozen"))
+    marker = Path(rank.folder, "frozen.new")
+    marker.write_text(str(os.getpid()))
+    marker.rename(Path(rank.folder, "frozen"))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @contextlib.contextmanager
 def while_frozen(rank: Rank) -> Iterator[None]:
     """Waits until ``freeze`` has stopped its process, and lets it go on at the end."""
-    told, begin = Path(rank.folder, "frozen"), time.monotonic()
-    while not (told.exists() and _is_stopped(told.read_text())):
+    marker, begin = Path(rank.folder, "frozen"), time.monotonic()
+    while not (marker.exists() and _is_stopped(marker.read_text())):
         # A process that was continued too early would stop for good.
         assert time.monotonic() - begin < _SECONDS, "no process has stopped itself"
         time.sleep(0.001)
@@ -34,7 +34,7 @@ def while_frozen(rank: Rank) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(told.read_text()), signal.SIGCONT)
+            os.kill(int(marker.read_text()), signal.SIGCONT)
 
 
 def _is_stopped(pid: str) -> bool:

@@ -168,22 +168,22 @@ def _doubled(one: Any) -> Any:
 def lost(rank: Rank, flat: bool) -> None:
     """A rank dies between forward and backward; the others' step ends, and so does the next."""
     world = world_of(rank, flat, exact=True, salt=1)
-    mask, victim = torch.ones(rank.size, dtype=torch.int32), rank.size - 1
+    mask, killed = torch.ones(rank.size, dtype=torch.int32), rank.size - 1
     buffer = buffer_of(rank, world)
     leaves = leaves_of(rank, world)
     out = forward(rank, buffer, world, leaves, mask)
     assert mask.tolist() == [1] * rank.size
     rank.meet("forward")
-    if rank.rank == victim:
+    if rank.rank == killed:
         os.kill(os.getpid(), signal.SIGKILL)
     loss(out, world, rank).backward()
-    assert mask.tolist() == [1] * victim + [0]
-    same(gradients(out, leaves), reference(rank, world, backward_lost=victim))
+    assert mask.tolist() == [1] * killed + [0]
+    same(gradients(out, leaves), reference(rank, world, backward_lost=killed))
     leaves = leaves_of(rank, world)
     out = forward(rank, buffer, world, leaves, mask)
     loss(out, world, rank).backward()
-    same(gradients(out, leaves), reference(rank, world, lost=victim))
-    rank.meet_some("end", list(range(victim)))
+    same(gradients(out, leaves), reference(rank, world, lost=killed))
+    rank.meet_some("end", list(range(killed)))
     buffer.close()
 
 

@@ -221,7 +221,7 @@ def ordered_around_a_capture(place: Place, make: Make, rank: int, seed: int) -> 
             place.destroy(graph[0])
 
 
-class Told:
+class Recorded:
     """What a buffer does, in order: which stream follows which, and the library's calls."""
 
     CALLS = ("buffer_dispatch", "buffer_combine", "handle_release_on", "op_wait", "op_close")
@@ -232,7 +232,7 @@ class Told:
         self.first: Callable[[], None] | None = None  # is run in the middle of what comes first
         self.steps: list[Any] = []
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> Recorded:
         self._runtime.lib = self  # type: ignore[assignment]
         self._place.follow = self._spy  # type: ignore[method-assign]
         return self
@@ -246,12 +246,12 @@ class Told:
         if name not in self.CALLS:
             return call
 
-        def told(*args: Any) -> Any:
+        def recorded(*args: Any) -> Any:
             self._interrupt()
             self.steps.append(name)
             return call(*args)
 
-        return told
+        return recorded
 
     def _spy(self, stream: Any, other: Any) -> None:
         self.steps.append((stream, other))
@@ -313,13 +313,15 @@ def collected_in_a_launch(place: Place, make: Make, rank: int, seed: int) -> Non
                         ready = [sent(buffer, **before)]
                     with place.on(old):
                         held = [sent(buffer, **how)]
-                    with place.on(new), Told(place, buffer) as told:
-                        told.interrupt_calls, told.first = in_order, held.clear
+                    with place.on(new), Recorded(place, buffer) as recorded:
+                        recorded.interrupt_calls, recorded.first = in_order, held.clear
                         launch(buffer, ready)
                     assert not held
                     expected = [(new, old), name, (old, new), "handle_release_on"]
-                    found = [one for one in told.steps if one != "op_close"][:4]
-                    assert found == expected, f"{launch.__name__} {how} {in_order}: {told.steps}"
+                    found = [one for one in recorded.steps if one != "op_close"][:4]
+                    assert found == expected, (
+                        f"{launch.__name__} {how} {in_order}: {recorded.steps}"
+                    )
                     ready.clear()
                     place.synchronize(old)
                     place.synchronize(new)

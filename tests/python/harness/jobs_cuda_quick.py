@@ -92,8 +92,8 @@ def views_of_every_shape(place: Place, make: Make, rank: int, seed: int) -> None
     """Rows are where this dispatch has put them, after any earlier use of the slot."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
-    wide = place.put(torch.zeros((6, 256), dtype=torch.bfloat16))
-    shapes = [(x, 6, False), (x, 12, False), (wide, 6, False), (x, 6, True), (wide, 12, True)]
+    fp32 = place.put(torch.zeros((6, 256), dtype=torch.bfloat16))
+    shapes = [(x, 6, False), (x, 12, False), (fp32, 6, False), (x, 6, True), (fp32, 12, True)]
     order = torch.randperm(4 * len(shapes), generator=torch.Generator().manual_seed(seed)).tolist()
     with make(1 << 24, device="cuda", num_slots=2) as buffer:
         for given, num_max, fp8 in (shapes[number % len(shapes)] for number in order):

@@ -50,7 +50,7 @@ def waits(place: Emulated) -> Iterator[list[str]]:
     """The calls made meanwhile by which the host waits, by name."""
     found: list[str] = []
 
-    def told(name: str, stock: Any) -> Any:
+    def counted(name: str, stock: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             found.append(name)
             return stock(*args, **kwargs)
@@ -63,7 +63,7 @@ def waits(place: Emulated) -> Iterator[list[str]]:
                 for name in ("synchronize", "query")]  # fmt: skip
     own = [(of, name, vars(of).get(name)) for of, name in watched]
     for of, name in watched:
-        setattr(of, name, told(name, getattr(of, name)))
+        setattr(of, name, counted(name, getattr(of, name)))
     try:
         yield found
     finally:

@@ -204,10 +204,10 @@ def _must_refuse(
     words: tuple[str, ...],
     later: bool = False,
 ) -> None:
-    if verify.TOLD_LATER:
+    if verify.REPORTED_LATER:
         words = tuple(_OF_DEVICE.get(word, word) for word in words)
     try:
-        told(lambda: call(**arguments), later)
+        must_report(lambda: call(**arguments), later)
     except moewire.InvalidArgument as error:
         missing = [word for word in words if word not in str(error)]
         assert not missing, f"{error!r} does not say {missing}"
@@ -216,7 +216,7 @@ def _must_refuse(
         raise AssertionError("nothing was raised")
 
 
-def told(call: Callable[[], Any], later: bool) -> None:
+def must_report(call: Callable[[], Any], later: bool) -> None:
     """Calls once; or again and again, if a later call raises the error."""
     end = time.monotonic() + (_TIMEOUT_SECONDS if later else 0.0)
     kept = [call()]  # nothing is released
@@ -230,7 +230,7 @@ def wrong_dispatches(rank: Rank) -> dict[str, str]:
     failures: dict[str, str] = {}
     with _sized_buffer(rank) as buffer:
         for number, (name, (wrong, words)) in enumerate(DISPATCH.items()):
-            case, later = case_for(rank, number), verify.TOLD_LATER and name in CONTENTS
+            case, later = case_for(rank, number), verify.REPORTED_LATER and name in CONTENTS
             if rank.rank == number % rank.size:
                 try:
                     arguments = _dispatch_arguments(rank, case, wrong)
@@ -267,7 +267,7 @@ def wrong_combines(rank: Rank) -> dict[str, str]:
     failures: dict[str, str] = {}
     with _sized_buffer(rank) as buffer:
         for number, (name, (wrong, words)) in enumerate(COMBINE.items()):
-            case, later = case_for(rank, number), verify.TOLD_LATER and name in CONTENTS
+            case, later = case_for(rank, number), verify.REPORTED_LATER and name in CONTENTS
             received = verify.dispatch(buffer, case, rank.rank)
             if rank.rank == number % rank.size:
                 try:
@@ -301,8 +301,8 @@ def wrong_pre_reduced_combines(rank: Rank) -> None:
         received = verify.dispatch(buffer, case, rank.rank)
         for wrong, words in wrongs:
             arguments = _combine_arguments(rank, case, received, wrong)
-            _must_refuse(buffer.combine, arguments, words, verify.TOLD_LATER)
-            received = _after(rank, buffer, received, verify.TOLD_LATER)
+            _must_refuse(buffer.combine, arguments, words, verify.REPORTED_LATER)
+            received = _after(rank, buffer, received, verify.REPORTED_LATER)
         verify.combine(buffer, received)
 
 
@@ -315,8 +315,8 @@ def wrong_float32_combines(rank: Rank) -> None:
         received = verify.dispatch(buffer, case, rank.rank)
         narrow = _change("x", torch.Tensor.bfloat16)
         _must_refuse(buffer.combine, _combine_arguments(rank, case, received, narrow), words)
-        wide = buffer.get_next_combine_buffer(received.handle)
-        assert wide.dtype is torch.float32 and wide.shape == (2, rank.size * NUM_MAX, HIDDEN)
+        float32 = buffer.get_next_combine_buffer(received.handle)
+        assert float32.dtype is torch.float32 and float32.shape == (2, rank.size * NUM_MAX, HIDDEN)
         verify.combine(buffer, received, zero_copy=True)
 
 
@@ -403,9 +403,10 @@ def disagreement(rank: Rank, name: str) -> str:
             }[name]
         )
     with rank.buffer(16 << 20) as buffer:
-        later = verify.TOLD_LATER
+        later = verify.REPORTED_LATER
         text = expect(
-            moewire.PeerMismatchError, lambda: told(lambda: buffer.dispatch(**arguments), later)
+            moewire.PeerMismatchError,
+            lambda: must_report(lambda: buffer.dispatch(**arguments), later),
         )
         if later:
             buffer.update_ep_member()

@@ -38,7 +38,7 @@ def random_cases(rank: Rank, count: int) -> int:
                 made.gather()
                 made.scatter_expanded(1, False)
                 made.gather(2, FLOAT32, FLOAT32)
-                made.scatter(own_out=True, bare=True)
+                made.scatter(own_out=True, rows_alone=True)
                 made.gather(1, FLOAT32)
                 made.scatter_expanded(8, True)
                 made.gather_expanded(8)
@@ -52,8 +52,8 @@ def without_ids(rank: Rank) -> None:
     with rank.buffer() as buffer:
         for number in range(4):
             made = Made(buffer, routings.without_ids(random, rank.size), rank.rank)
-            made.scatter(bare=True)
-            made.gather(1, bare=True)
+            made.scatter(rows_alone=True)
+            made.gather(1, rows_alone=True)
             case = case_for(rank, number)
             verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
 

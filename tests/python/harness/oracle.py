@@ -118,11 +118,11 @@ def combine_by_rank(
                 if expert >= 0:
                     ranks.setdefault(expert // num_local, []).append(k)
             for chosen in ranks.values():
-                own, wide = np.zeros(hidden, dtype=np.float32), False
+                own, in_fp32 = np.zeros(hidden, dtype=np.float32), False
                 for k in chosen:
                     row = outputs[selected[k]][token]
-                    own, wide = own + weights[token, k] * _values(row), row.dtype == np.float32
-                total[token] = total[token] + (own if wide else to_float(to_bf16(own)))
+                    own, in_fp32 = own + weights[token, k] * _values(row), row.dtype == np.float32
+                total[token] = total[token] + (own if in_fp32 else to_float(to_bf16(own)))
         return to_bf16(total)
 
 

@@ -77,7 +77,7 @@ def _changed() -> Iterator[None]:
             (torch, "from_numpy", _there),
             (verify, "Received", jobs_cuda.Received),
             (verify, "TIMEOUT_US", jobs_cuda.TIMEOUT_US),
-            (verify, "TOLD_LATER", True),
+            (verify, "REPORTED_LATER", True),
             (verify, "LOST_LEAVE_GAPS", True),
         ):
             stack.enter_context(patch.object(where, name, other))

@@ -190,17 +190,17 @@ class Made:
             same(got.expanded_rows(alignment), at, "expanded_rows")
             assert got.num_expanded_rows(alignment) == total
 
-    def scatter(self, *, own_out: bool = False, bare: bool = False) -> None:
+    def scatter(self, *, own_out: bool = False, rows_alone: bool = False) -> None:
         case = self.case
         x, weights, scales = (f(self.rank) for f in (case.x, case.weights, case.scales))
         out = torch.full((len(self.rows) + 2, case.hidden), 7.0, dtype=BF16) if own_out else None
-        more = {} if bare else {"topk_weights": weights, "extra": scales}
+        more = {} if rows_alone else {"topk_weights": weights, "extra": scales}
         got = self.buffer.scatter(self.routing, x, out=out, timeout_us=TIMEOUT_US, **more)
         same(got.rows, stack([case.x(s)[t] for s, t in self.rows], x), "rows")
         if out is not None:
             assert got.rows.data_ptr() == out.data_ptr() or not self.rows
             assert (out[len(self.rows) :] == 7).all()
-        if bare:
+        if rows_alone:
             assert got.weights is None and got.extra is None
             return
         same(got.extra, stack([case.scales(s)[t] for s, t in self.rows], scales), "extra")
@@ -242,7 +242,7 @@ class Made:
         dtype: torch.dtype = BF16,
         out: Any = None,
         *,
-        bare: bool = False,
+        rows_alone: bool = False,
     ) -> None:
         case, rank = self.case, self.rank
         shape = (len(case.ids[rank]), case.hidden)
@@ -251,7 +251,7 @@ class Made:
         )
         biases = [case.values("bias", rank + 8 * at, *shape).to(dtype) for at in range(num_biases)]
         weights = torch.full((len(self.rows), self.routing.num_topk), float(rank + 1))
-        given = None if bare else weights
+        given = None if rows_alone else weights
         to = None if out is None else torch.full(shape, 7.0, dtype=out)
         got, home = self.buffer.gather(
             self.routing,
@@ -273,7 +273,7 @@ class Made:
                 for k, one in enumerate(ids):
                     sent[token, k] += to_rank + 1 if one >= 0 or not num_biases else 0
         same(got, sums.to(out or BF16), "sums")
-        if bare:
+        if rows_alone:
             assert home is None
         else:
             same(home, sent, "weights that came home")

@@ -16,7 +16,7 @@ from .cases import Case
 TIMEOUT_US = 30_000_000
 # Whether errors in the contents of tensors, or between ranks, are raised by a later call, and an
 # update has to follow.
-TOLD_LATER = False
+REPORTED_LATER = False
 # Whether rows that a lost rank had reserved at an owner stay empty.
 LOST_LEAVE_GAPS = False
 

@@ -104,8 +104,8 @@ def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
         routing = buffer.make_routing(ids, EXPERTS)
         rows, sent, _ = buffer.scatter(routing, x * 2, topk_weights=weights)
         out, back = buffer.gather(routing, rows * 3, topk_weights=sent * 2)
-        wide, _ = buffer.gather(routing, rows.float())
-        return out * back.sum(1, keepdim=True) + wide
+        widened, _ = buffer.gather(routing, rows.float())
+        return out * back.sum(1, keepdim=True) + widened
 
     def normal(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         per_rank, _, per_expert, in_rank, _ = deep_ep.get_dispatch_layout(ids, EXPERTS)

@@ -128,11 +128,11 @@ class FlatExchange:
         owner = ids // (self.sizes.num_experts // ranks)
         every = torch.arange(ranks, dtype=torch.int64, device=ids.device)
         shares = every.view(1, ranks, 1) == owner.unsqueeze(1)
-        spread = torch.where(shares, ids.unsqueeze(1), -1).view(-1, ids.shape[1])
+        expanded = torch.where(shares, ids.unsqueeze(1), -1).view(-1, ids.shape[1])
         again = tuple(one.repeat_interleave(ranks, dim=0) for one in extra)
         return (
             _float32.outgoing(x, ranks),
-            spread,
+            expanded,
             weights.repeat_interleave(ranks, dim=0),
             again,
         )

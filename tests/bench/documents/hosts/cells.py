@@ -121,7 +121,7 @@ class Sample(NamedTuple):
     processor_seconds: float  # of the processes of both hosts
 
 
-def spread(samples: Sequence[Sample], num_bytes: int) -> dict[str, float]:
+def percentiles(samples: Sequence[Sample], num_bytes: int) -> dict[str, float]:
     """Of one series: GB/s of the median, and of the 10th and 90th percentile of times."""
     ordered = sorted(sample.seconds for sample in samples)
     processor = statistics.median(sample.processor_seconds for sample in samples)
@@ -141,7 +141,7 @@ FLOORS = ("sockets, whole messages", "sockets, 128 KiB pieces", "sockets, one ho
 
 def summarise(cell: Cell, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
     """One cell: every series, with its speed as a part of the fastest plain copy's."""
-    series = {name: spread(bursts, cell.total_bytes) for name, bursts in samples.items()}
+    series = {name: percentiles(bursts, cell.total_bytes) for name, bursts in samples.items()}
     floor = max(
         (name for name in series if name in FLOORS),
         key=lambda name: series[name]["gigabytes_per_second"],

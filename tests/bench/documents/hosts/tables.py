@@ -14,12 +14,12 @@ def cell(found: dict[str, Any]) -> str:
         f"{'':32}{'GB/s':>8}{'p10..p90':>18}{'x floor':>9}{of_link:>8}{'cpu s/GB':>10}",
     ]
     for name, series in found["series"].items():
-        spread = "..".join(
+        between = "..".join(
             f"{series[f'{part}_gigabytes_per_second']:.3f}" for part in ("p10", "p90")
         )
         mark = " (floor)" if name == found["floor"] else ""
         line = (
-            f"{name + mark:32}{series['gigabytes_per_second']:8.3f}{spread:>18}"
+            f"{name + mark:32}{series['gigabytes_per_second']:8.3f}{between:>18}"
             f"{series['of_floor']:9.2f}{_number(series, 'of_link', 8)}"
             f"{series['processor_seconds_per_gigabyte']:10.2f}"
         )
@@ -49,9 +49,9 @@ def _rows(found: dict[str, Any]) -> str:
 
 
 def _step(name: str, step: dict[str, float]) -> str:
-    spread = f"{step['p10_us'] / 1e3:.2f}..{step['p90_us'] / 1e3:.2f}"
+    between = f"{step['p10_us'] / 1e3:.2f}..{step['p90_us'] / 1e3:.2f}"
     return (
-        f"{name:27}{step['median_us'] / 1e3:9.2f} ms{spread:>18} ms"
+        f"{name:27}{step['median_us'] / 1e3:9.2f} ms{between:>18} ms"
         f"{step['times_floor']:9.2f}{_number(step, 'times_link', 8)}"
         f"{_number(step, 'times_faster_than_gloo', 8)}{step['wire_bytes_per_token']:13.0f}"
     )

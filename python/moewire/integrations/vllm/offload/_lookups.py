@@ -1,6 +1,6 @@
 """Which blocks the store has, as far as requests have asked. No call waits.
 
-A verdict is kept while a request that asked for it runs: vLLM asks again in every step. What is
+A lookup is kept while a request that asked for it runs: vLLM asks again in every step. What is
 asked in one step goes to the store at its end, together.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from ._counts import Counts
 from ._requests import MAX_KEYS, Answer, Kind, Request, Requests
 
-_PATIENCE = 8  # deadlines of the client, until a block without an answer is a miss
+_NUM_TIMEOUTS = 8  # deadlines of the client, until a block without an answer is a miss
 
 
 @dataclass(eq=False)
-class _Verdict:
+class _Lookup:
     key: bytes
     asked: float
     found: bool | None = None  # None: not known yet
@@ -30,27 +30,27 @@ class Lookups:
         self, requests: Requests, timeout: float, clock: Callable[[], float], counts: Counts
     ) -> None:
         self._requests = requests
-        self._patience = _PATIENCE * timeout
+        self._give_up_after = _NUM_TIMEOUTS * timeout
         self._clock = clock
         self._counts = counts
-        self._verdicts: dict[bytes, _Verdict] = {}
+        self._lookups: dict[bytes, _Lookup] = {}
         self._keys_of: dict[str, set[bytes]] = {}
-        self._new: list[_Verdict] = []
+        self._new: list[_Lookup] = []
 
     def of(self, key: bytes, user: str) -> bool | None:
         """Whether the store has the block; None: ask again later."""
         now = self._clock()
-        verdict = self._verdicts.get(key)
-        if verdict is None:
-            verdict = self._verdicts[key] = _Verdict(key, now)
-            self._new.append(verdict)
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = _Lookup(key, now)
+            self._new.append(lookup)
             self._counts.lookup_blocks += 1
-        verdict.users.add(user)
+        lookup.users.add(user)
         self._keys_of.setdefault(user, set()).add(key)
-        if verdict.found is None and now - verdict.asked > self._patience:
-            verdict.found = False
+        if lookup.found is None and now - lookup.asked > self._give_up_after:
+            lookup.found = False
             self._counts.lookup_failures += 1
-        return verdict.found
+        return lookup.found
 
     def flush(self) -> None:
         """Asks the store for what is new, in the order of the calls."""
@@ -62,25 +62,25 @@ class Lookups:
     def mark_miss(self, keys: Collection[bytes]) -> None:
         """Blocks that could not be loaded: else vLLM would try again for ever."""
         for key in keys:
-            if key in self._verdicts:
-                self._verdicts[key].found = False
+            if key in self._lookups:
+                self._lookups[key].found = False
 
     def forget(self, user: str) -> None:
         """The request is over. An answer that comes later is dropped."""
         for key in self._keys_of.pop(user, ()):
-            verdict = self._verdicts[key]
-            verdict.users.discard(user)
-            if not verdict.users:
-                del self._verdicts[key]
+            lookup = self._lookups[key]
+            lookup.users.discard(user)
+            if not lookup.users:
+                del self._lookups[key]
 
-    def _ask(self, asked: list[_Verdict]) -> None:
+    def _ask(self, asked: list[_Lookup]) -> None:
         def then(answer: Answer) -> None:
             failed = answer.error is not None
-            for verdict, ok in zip(asked, answer.ok, strict=True):
-                if verdict.found is None:
-                    verdict.found = bool(ok)
-                    self._counts.lookup_hits += verdict.found
-                    self._counts.lookup_failures += failed and not verdict.found
+            for lookup, ok in zip(asked, answer.ok, strict=True):
+                if lookup.found is None:
+                    lookup.found = bool(ok)
+                    self._counts.lookup_hits += lookup.found
+                    self._counts.lookup_failures += failed and not lookup.found
 
-        keys = [verdict.key for verdict in asked]
+        keys = [lookup.key for lookup in asked]
         self._requests.ask(Request(Kind.EXISTS, keys, then))

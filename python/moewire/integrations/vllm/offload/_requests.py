@@ -16,7 +16,7 @@ from ._counts import Counts
 
 MAX_KEYS = 512  # of one request
 # Deadlines of the client, until a request of each kind that it has not taken is given up.
-_PATIENCE = (4, 4, 40)
+_NUM_TIMEOUTS = (4, 4, 40)
 # Seconds without an end of any request of a kind: the client has broken its word.
 _STUCK = 60.0
 
@@ -60,7 +60,7 @@ class Requests:
         self._client: StoreClient | None = client
         self._clock = clock
         self._counts = counts
-        self._patience = [n * timeout for n in _PATIENCE]
+        self._give_up_after = [n * timeout for n in _NUM_TIMEOUTS]
         self._stuck = max(_STUCK, 20 * timeout)
         self._moved = [0.0 for _ in Kind]  # when a request ended, or was the only one
         self._waiting: tuple[deque[Request], ...] = tuple(deque() for _ in Kind)
@@ -148,7 +148,7 @@ class Requests:
             self._taken[number] = request
 
     def _end_late(self, waiting: deque[Request], now: float) -> None:
-        while waiting and now - waiting[0].asked > self._patience[waiting[0].kind]:
+        while waiting and now - waiting[0].asked > self._give_up_after[waiting[0].kind]:
             request = waiting.popleft()
             self._end(request, _failed(request, "the client took no request in time"))
 

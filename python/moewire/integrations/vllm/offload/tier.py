@@ -63,7 +63,7 @@ class MoewireTier(SecondaryTierManager):  # type: ignore[misc]
         self.locality = None if chosen.locality is None else Locality(chosen.locality)
         self._events: list[Any] | None = _events(offloading_spec, chosen)
         self._counts = _counts.Counts()
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._rows = primary_kv_view.cast("B")
         self.namespace = _namespace(offloading_spec, self._block_size_bytes, chosen)
         client = _connect(chosen, self.namespace, self._rows)
@@ -177,11 +177,11 @@ class MoewireTier(SecondaryTierManager):  # type: ignore[misc]
     def get_stats(self) -> Any:
         """What was counted since the last call."""
         stats = OffloadingConnectorStats()
-        for name, value in self._counts.since(self._told).items():
+        for name, value in self._counts.since(self._reported).items():
             stats.increase_counter(_counts.PREFIX + name, value)
-        if self._transfers.backlog != self._told.get(_counts.BACKLOG, 0):
+        if self._transfers.backlog != self._reported.get(_counts.BACKLOG, 0):
             stats.set_gauge(_counts.PREFIX + _counts.BACKLOG, self._transfers.backlog)
-        self._told = {**asdict(self._counts), _counts.BACKLOG: self._transfers.backlog}
+        self._reported = {**asdict(self._counts), _counts.BACKLOG: self._transfers.backlog}
         return stats
 
 
