@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 from .. import _abi as abi
 from .._native.lib import Library
@@ -108,6 +109,10 @@ _mmap.restype = ctypes.c_void_p
 class Lease:
     """The bytes of a block; a context manager that gives them as a memoryview, and releases them.
 
+    It has the length, the items and the ``bytes`` of that memoryview, and is a buffer itself from
+    Python 3.12 on: ``memoryview(lease)``, ``numpy.frombuffer(lease)``. Before, no class that is
+    written in Python can be one: use ``data`` there.
+
     They are a copy, or the block where it lies in the memory of a server of this host. Such a
     block stays what it is for 30 s, as long as the connection to the server is there, whatever
     becomes of its key; the memory can be read in any case. Without ``release`` the lease ends with
@@ -134,6 +139,15 @@ class Lease:
 
     def __len__(self) -> int:
         return len(self._data)
+
+    def __getitem__(self, at: int | slice) -> Any:
+        return self.data[at]
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.data)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.data  # itself: ``release`` must see that its memory is in use
 
     def release(self) -> bool:
         """Ends the lease. Idempotent.
