@@ -125,15 +125,15 @@ mw_status_t mw_store_lease_close(mw_store_lease_t lease)
 	return mwiStoreLeaseClose(lease.id);
 }
 
-mw_status_t mw_store_list(mw_store_t store, const mw_bytes_t *prefix, const mw_bytes_t *cursor, void *buf,
-                          uint64_t cap, uint64_t *len)
+mw_status_t mw_store_list(mw_store_t store, const mw_bytes_t *prefix, const mw_bytes_t *cursor,
+                          int64_t timeout_us, void *buf, uint64_t cap, uint64_t *len)
 {
 	NOT_FORKED();
 	NOT_NULL(prefix);
 	NOT_NULL(cursor);
 	NOT_NULL(buf);
 	NOT_NULL(len);
-	return mwiStoreList(store.id, (mw_bytes_t *)prefix, (mw_bytes_t *)cursor, buf, cap, len);
+	return mwiStoreList(store.id, (mw_bytes_t *)prefix, (mw_bytes_t *)cursor, timeout_us, buf, cap, len);
 }
 
 mw_status_t mw_store_flush(mw_store_t store, int64_t timeout_us)
@@ -142,11 +142,11 @@ mw_status_t mw_store_flush(mw_store_t store, int64_t timeout_us)
 	return mwiStoreFlush(store.id, timeout_us);
 }
 
-mw_status_t mw_store_stats(mw_store_t store, char *buf, uint64_t cap, uint64_t *len)
+mw_status_t mw_store_stats(mw_store_t store, int64_t timeout_us, char *buf, uint64_t cap, uint64_t *len)
 {
 	NOT_FORKED();
 	NOT_NULL(len);
-	return mwiStoreStats(store.id, buf, cap, len);
+	return mwiStoreStats(store.id, timeout_us, buf, cap, len);
 }
 
 mw_status_t mw_store_serve(const mw_store_server_config_t *config, mw_store_server_t *server)

@@ -114,6 +114,8 @@ func tellAll(done *client.Completion, to *C.mw_store_completion_t, ok *C.uint8_t
 	if done.Err != nil {
 		to.status = C.int32_t(statusOf(done.Err))
 	}
+	text := unsafe.Slice((*byte)(unsafe.Pointer(&to.too_large)), len(to.too_large)-1) // zeros until now
+	copy(text, oneLine(done.TooLarge))
 	tell(done, ok, lengths)
 }
 

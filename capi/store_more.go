@@ -57,7 +57,7 @@ func mwiStoreLookup(id uint64, request *C.mw_store_request_t, ids *C.uint64_t, l
 		if err != nil {
 			return err
 		}
-		found, err := o.Lookup(r.Keys, r.For)
+		found, err := o.Lookup(r.Keys, r.For, r.Timeout)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func mwiStoreLeaseClose(id uint64) C.mw_status_t {
 }
 
 //export mwiStoreList
-func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
+func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, timeoutUs int64, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
 	return on(stores, id, func(o *storeObject) error {
 		if size < C.MW_STORE_LIST_BYTES {
 			return invalid("cap is %d, needed %d", size, C.MW_STORE_LIST_BYTES)
@@ -154,7 +154,11 @@ func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, buf unsafe.Pointer, s
 		if err != nil {
 			return err
 		}
-		keys, next, err := o.Page(begin, from)
+		timeout, err := withinHour(timeoutUs)
+		if err != nil {
+			return err
+		}
+		keys, next, err := o.Page(begin, from, timeout)
 		if err != nil {
 			return err
 		}
@@ -162,17 +166,23 @@ func mwiStoreList(id uint64, prefix, cursor *C.mw_bytes_t, buf unsafe.Pointer, s
 	})
 }
 
+// withinHour is a timeout that a call was given; 0: that of the client.
+func withinHour(timeoutUs int64) (time.Duration, error) {
+	err := inRange(limits.Range{Name: "timeout_us", Most: time.Hour.Microseconds()}, timeoutUs)
+	return fromMicros(C.int64_t(timeoutUs)), err
+}
+
 //export mwiStoreFlush
 func mwiStoreFlush(id uint64, timeoutUs int64) C.mw_status_t {
 	return on(stores, id, func(o *storeObject) error {
-		if err := inRange(limits.Range{Name: "timeout_us", Most: time.Hour.Microseconds()}, timeoutUs); err != nil {
+		timeout, err := withinHour(timeoutUs)
+		if err != nil {
 			return err
 		}
-		timeout := fromMicros(C.int64_t(timeoutUs))
 		if timeout == 0 {
 			timeout = 30 * time.Second
 		}
-		err := o.Flush(timeout)
+		err = o.Flush(timeout)
 		if err == nil || errors.Is(err, client.ErrClosed) {
 			return err
 		}
@@ -227,9 +237,13 @@ func reportOf(c *client.Client) storeReport {
 }
 
 //export mwiStoreStats
-func mwiStoreStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+func mwiStoreStats(id uint64, timeoutUs int64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
 	return on(stores, id, func(o *storeObject) error {
-		said := o.Stats()
+		timeout, err := withinHour(timeoutUs)
+		if err != nil {
+			return err
+		}
+		said := o.Stats(timeout)
 		r := reportOf(o.Client)
 		for name, text := range said {
 			r.Servers[name] = nil

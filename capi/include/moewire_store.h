@@ -103,6 +103,9 @@ typedef struct {
 } mw_store_request_t;
 
 /*
+ * A block that is larger than a segment of its server is not stored, which a warning says for each power of two of bytes
+ * once, with both numbers; so does the completion of a request that was submitted.
+ *
  * How each key of a request fared, by position: `ok` has 1 or 0, `lengths` the length of
  * a block that a get has found or a put has stored, else -1. A block for which `pieces` have no room has its
  * length and a 0. Each of the two has room for all keys of the request.
@@ -119,6 +122,8 @@ typedef struct {
 	uint64_t id;             /* as mw_store_submit has given it */
 	int32_t status;          /* MW_OK; MW_ERR_CLOSED: the client was closed */
 	uint32_t reserved;       /* 0 */
+	char too_large[512];     /* of a put: the server, the bytes of the first block that none of its segments holds, and the
+	                            most that one does; with a 0 at its end, which is all if there is no such block */
 } mw_store_completion_t;
 
 /*
@@ -141,7 +146,8 @@ mw_status_t mw_store_event_fd(mw_store_t store, int32_t *fd);
 /*
  * Leases the blocks of `keys` for hold_us (0: as the server likes, which may shorten it).
  * By position: the id of a lease, 0 for a miss, and the length. Each lease has to be
- * closed. Of the request only keys, hold_us and size are used.
+ * closed. Of the request only keys, hold_us, timeout_us and size are used; timeout_us holds
+ * for what is asked of the leases later, too.
  */
 mw_status_t mw_store_lookup(mw_store_t store, const mw_store_request_t *request, uint64_t *leases,
                             int64_t *lengths);
@@ -179,10 +185,10 @@ mw_status_t mw_store_lease_close(mw_store_lease_t lease);
  * Lists keys that begin with a prefix, part by part. `cursor` is empty for the first
  * part. Writes the cursor of the next part, which is empty at the end, and then the keys,
  * each as 16 bits of length, little endian, and its bytes. A server that does not answer
- * is left out.
+ * is left out. timeout_us: without a byte, for this part; 0: that of the client.
  */
-mw_status_t mw_store_list(mw_store_t store, const mw_bytes_t *prefix, const mw_bytes_t *cursor, void *buf,
-                          uint64_t cap, uint64_t *len);
+mw_status_t mw_store_list(mw_store_t store, const mw_bytes_t *prefix, const mw_bytes_t *cursor,
+                          int64_t timeout_us, void *buf, uint64_t cap, uint64_t *len);
 
 /*
  * Returns once what was stored before is on the servers' disks. MW_ERR_UNREACHABLE: not
@@ -192,9 +198,10 @@ mw_status_t mw_store_flush(mw_store_t store, int64_t timeout_us);
 
 /*
  * Writes the counts of the client, and what each server says of itself, as JSON; buf, cap
- * and len work as in mw_system_report. Later versions may add keys.
+ * and len work as in mw_system_report. Later versions may add keys. timeout_us: how long each
+ * server may not answer, which then has null; 0: that of the client.
  */
-mw_status_t mw_store_stats(mw_store_t store, char *buf, uint64_t cap, uint64_t *len);
+mw_status_t mw_store_stats(mw_store_t store, int64_t timeout_us, char *buf, uint64_t cap, uint64_t *len);
 
 /* -------------------------------------------------------------- server -- */
 

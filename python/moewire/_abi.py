@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ctypes import (
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_int16,
     c_int32,
@@ -26,7 +27,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 12
+MW_ABI_VERSION = 13
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -571,6 +572,7 @@ class mw_store_completion_t(Structure):
         ("id", c_uint64),
         ("status", c_int32),
         ("reserved", c_uint32),
+        ("too_large", c_char * 512),
     ]
 
 
@@ -817,13 +819,14 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             mw_store_t,
             POINTER(mw_bytes_t),
             POINTER(mw_bytes_t),
+            c_int64,
             c_void_p,
             c_uint64,
             POINTER(c_uint64),
         ),
     ),
     "mw_store_flush": (c_int32, (mw_store_t, c_int64)),
-    "mw_store_stats": (c_int32, (mw_store_t, c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_store_stats": (c_int32, (mw_store_t, c_int64, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_store_serve": (c_int32, (POINTER(mw_store_server_config_t), POINTER(mw_store_server_t))),
     "mw_store_server_address": (
         c_int32,

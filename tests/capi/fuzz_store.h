@@ -124,6 +124,12 @@ static mw_status_t call_store_place(mw_store_lease_t lease)
 	return status;
 }
 
+/* A timeout of a call: mostly right. */
+static int64_t store_time(void)
+{
+	return rarely(16) ? (int64_t)strange64() : (int64_t)below(2000000);
+}
+
 static mw_status_t call_store_other(void)
 {
 	static char text[MW_STORE_LIST_BYTES];
@@ -139,10 +145,11 @@ static mw_status_t call_store_other(void)
 	case 0: return mw_store_event_fd(some_store(), rarely(64) ? NULL : &fd);
 	case 1: return mw_store_lease_read(lease, ADDRESS(store_blocks[0]), rarely(4) ? below(STORE_BYTES) : STORE_BYTES, &ok);
 	case 2: return mw_store_lease_close(lease);
-	case 3: return mw_store_list(some_store(), rarely(16) ? NULL : &prefix, rarely(16) ? NULL : &none, rarely(64) ? NULL : text, cap, &len);
+	case 3: return mw_store_list(some_store(), rarely(16) ? NULL : &prefix, rarely(16) ? NULL : &none, store_time(),
+	                             rarely(64) ? NULL : text, cap, &len);
 	case 4: return mw_store_flush(some_store(), rarely(8) ? -1 : 1 + (int64_t)below(2000000));
 	case 5: return rarely(16) ? mw_store_close((mw_store_t){strange64() << 20}) : MW_OK;
-	default: return mw_store_stats(some_store(), rarely(64) ? NULL : text, cap, rarely(64) ? NULL : &len);
+	default: return mw_store_stats(some_store(), store_time(), rarely(64) ? NULL : text, cap, rarely(64) ? NULL : &len);
 	}
 }
 

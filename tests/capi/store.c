@@ -128,6 +128,39 @@ static void test_submit(mw_store_t s)
 	STATUS(MW_IN_PROGRESS, mw_store_drain(s, &done, ok, lengths));
 }
 
+/* A segment of the server has 1 MiB. */
+static void test_too_large(mw_store_t s)
+{
+	static char block[1 << 20], said[4096];
+	uint8_t ok[2];
+	int64_t lengths[2];
+	uint64_t id, len;
+	mw_store_completion_t done = {.size = sizeof done};
+	mw_bytes_t keys[] = {TEXT("large"), TEXT("small")}, data[] = {{ADDRESS(block), sizeof block}, TEXT("some")};
+	mw_store_request_t r = request(MW_STORE_PUT, keys, 2, data);
+	STATUS(MW_OK, mw_store_do(s, &r, ok, lengths));
+	CHECK(ok[0] == 0 && lengths[0] == -1 && ok[1] == 1);
+	STATUS(MW_OK, mw_store_warnings(s, said, sizeof said, &len));
+	CHECK(len > 0 && len < sizeof said);
+	said[len] = 0;
+	CHECK(strstr(said, address) != NULL && strstr(said, ": 1048576 bytes given; allowed: 0 to 10") != NULL);
+	STATUS(MW_OK, mw_store_submit(s, &r, &id));
+	STATUS(MW_OK, mw_store_wait(s, id, -1, &done, ok, lengths));
+	CHECK(done.status == MW_OK && ok[0] == 0 && ok[1] == 1);
+	CHECK(strstr(done.too_large, address) != NULL && strstr(done.too_large, ": 1048576 bytes given; allowed: 0 to 10") != NULL);
+	STATUS(MW_OK, mw_store_warnings(s, said, sizeof said, &len));
+	CHECK(len == 0); /* it was said */
+	r.op = MW_STORE_DELETE;
+	r.num_pieces = 0;
+	STATUS(MW_OK, mw_store_submit(s, &r, &id));
+	STATUS(MW_OK, mw_store_wait(s, id, -1, &done, ok, lengths));
+	CHECK(done.too_large[0] == 0);
+	struct { uint32_t size, num_keys; uint64_t id, canary; } old = {.size = 16, .canary = UNTOUCHED}; /* an older caller's */
+	STATUS(MW_OK, mw_store_submit(s, &r, &id));
+	STATUS(MW_OK, mw_store_wait(s, id, -1, (mw_store_completion_t *)&old, ok, lengths));
+	CHECK(old.id == id && old.canary == UNTOUCHED);
+}
+
 /* The block "first" where it lies: the file can be read there, and not be written to. */
 static void test_place(mw_store_lease_t lease)
 {
@@ -172,14 +205,18 @@ static void test_lookup(mw_store_t s)
 	CHECK(ok == 1);
 	SAYS(MW_ERR_HANDLE, "was closed", mw_store_lease_end(b, &ok));
 
-	STATUS(MW_OK, mw_store_list(s, &three[1], &none, list, sizeof list, &len));
+	STATUS(MW_OK, mw_store_list(s, &three[1], &none, 0, list, sizeof list, &len));
 	CHECK(len == 5 && memcmp(list, "\0\0\1\0b", 5) == 0); /* no cursor; "b" */
-	INVALID("cap is 100", mw_store_list(s, &none, &none, list, 100, &len));
-	INVALID("the cursor has 1 bytes", mw_store_list(s, &none, &three[0], list, sizeof list, &len));
-	INVALID("the cursor names server", mw_store_list(s, &none, &strange, list, sizeof list, &len));
+	INVALID("cap is 100", mw_store_list(s, &none, &none, 0, list, 100, &len));
+	INVALID("the cursor has 1 bytes", mw_store_list(s, &none, &three[0], 0, list, sizeof list, &len));
+	INVALID("the cursor names server", mw_store_list(s, &none, &strange, 0, list, sizeof list, &len));
 	STATUS(MW_OK, mw_store_flush(s, 0));
-	STATUS(MW_OK, mw_store_stats(s, NULL, 0, &len));
+	STATUS(MW_OK, mw_store_stats(s, 0, NULL, 0, &len));
 	CHECK(len > 100);
+	INVALID("timeout_us is -1, allowed 0 to 3600000000", mw_store_list(s, &none, &none, -1, list, sizeof list, &len));
+	INVALID("timeout_us is 3600000001", mw_store_stats(s, 3600000001, NULL, 0, &len));
+	r.timeout_us = -1;
+	INVALID("request->timeout_us is -1", mw_store_lookup(s, &r, leases, lengths));
 }
 
 static void test_bad_requests(mw_store_t s)
@@ -328,6 +365,7 @@ int main(void)
 	STATUS(MW_OK, mw_store_open(&c, &s));
 	test_put_and_get(s);
 	test_submit(s);
+	test_too_large(s);
 	test_lookup(s);
 	test_bad_requests(s);
 	test_bad_configs();

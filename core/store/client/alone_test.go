@@ -89,7 +89,7 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 	c := dial(t, one(s))
 	_, err := c.one(c.peers[0], &part{code: message.Stats, ask: &ask{most: 10}}, 0)
 	require.ErrorContains(t, err, "allowed: 10")
-	require.NotEmpty(t, c.Stats()[s.Addr().String()])
+	require.NotEmpty(t, c.Stats(0)[s.Addr().String()])
 	require.Zero(t, c.counts.Broken.Load())
 }
 
@@ -101,11 +101,11 @@ func TestListOfRareKeys(t *testing.T) {
 		mustPut(t, c, fmt.Sprintf("%02d", i), nil)
 	}
 	var listed []string
-	require.NoError(t, c.List([]byte("9"), func(key []byte) bool { listed = append(listed, string(key)); return true }))
+	require.NoError(t, c.List([]byte("9"), 0, func(key []byte) bool { listed = append(listed, string(key)); return true }))
 	require.Len(t, listed, 10)
 	pages, found := 0, 0
 	for cursor := []byte(nil); pages == 0 || len(cursor) > 0; pages++ {
-		keys, next, err := c.Page([]byte("9"), cursor)
+		keys, next, err := c.Page([]byte("9"), cursor, 0)
 		require.NoError(t, err)
 		require.False(t, len(next) > 0 && bytes.Equal(next, cursor))
 		found, cursor = found+len(keys), next

@@ -167,7 +167,7 @@ func TestBlocksThatHaveMoved(t *testing.T) {
 				sent := c.counts.Moved.Load() + c.counts.NotCached.Load() // of a file, what was never written
 				mustGet(t, c, "key", data)
 				require.Equal(t, sent+1, c.counts.Moved.Load()+c.counts.NotCached.Load())
-				leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+				leases, err := c.Lookup([][]byte{[]byte("key")}, 0, 0)
 				require.NoError(t, err)
 				_, ok := leases[0].Place()
 				require.False(t, ok, "another block is not to be had")
@@ -237,7 +237,7 @@ func TestLeasedInPlace(t *testing.T) {
 	data := noise(newRand(t), 300_000)
 	lease := func(hold time.Duration) (*Lease, []byte) {
 		mustPut(t, c, "key", data)
-		leases, err := c.Lookup([][]byte{[]byte("key"), []byte("none")}, hold)
+		leases, err := c.Lookup([][]byte{[]byte("key"), []byte("none")}, hold, 0)
 		require.NoError(t, err)
 		require.Nil(t, leases[1])
 		place, ok := leases[0].Place()
@@ -284,7 +284,7 @@ func TestForgottenLeases(t *testing.T) {
 	srv, _ := shared(t, "", 8<<20)
 	c := dial(t, one(srv))
 	mustPut(t, c, "key", noise(newRand(t), 100_000))
-	leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+	leases, err := c.Lookup([][]byte{[]byte("key")}, 0, 0)
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	leases[0].Forget()
@@ -323,7 +323,7 @@ func TestClosedWhileLookingUp(t *testing.T) {
 		mustPut(t, c, string(key), noise(newRand(t), 100_000))
 	}
 	last.client.Store(c)
-	_, err := c.Lookup(keys[:], 0)
+	_, err := c.Lookup(keys[:], 0, 0)
 	require.ErrorIs(t, err, ErrClosed)
 	require.NoError(t, c.Close())
 	require.Eventually(t, func() bool { return sys.Stats().Mappings == before }, testTimeout, time.Millisecond)

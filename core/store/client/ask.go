@@ -130,11 +130,12 @@ func (c *Client) flushAll(timeout time.Duration, errs []error, done chan struct{
 	return true
 }
 
-// Stats are what each server says of itself, as JSON; nil for one that says nothing.
-func (c *Client) Stats() map[string][]byte {
+// Stats are what each server says of itself, as JSON; nil for one that says nothing. The timeout is for each server;
+// 0: Config.Timeout.
+func (c *Client) Stats(timeout time.Duration) map[string][]byte {
 	all := map[string][]byte{}
 	for _, p := range c.peers {
-		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: message.MaxStatsBytes}}, 0)
+		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: message.MaxStatsBytes}}, timeout)
 		if err != nil {
 			said = nil
 		}
@@ -144,14 +145,15 @@ func (c *Client) Stats() map[string][]byte {
 }
 
 // List calls f with the keys that begin with a prefix, until it returns false: those of one
-// server after the other. A server that does not answer is left out and named in the error.
-func (c *Client) List(prefix []byte, f func(key []byte) bool) error {
+// server after the other. The timeout is for each part of the list; 0: Config.Timeout. A server that does not answer is
+// left out and named in the error.
+func (c *Client) List(prefix []byte, timeout time.Duration, f func(key []byte) bool) error {
 	if len(prefix) > message.MaxKeyBytes {
 		return fmt.Errorf("%w: the prefix has %d bytes; allowed: %d", ErrArgument, len(prefix), message.MaxKeyBytes)
 	}
 	var errs []error
 	for _, p := range c.peers {
-		on, err := c.listOf(p, prefix, f)
+		on, err := c.listOf(p, prefix, timeout, f)
 		errs = append(errs, err)
 		if !on {
 			break
@@ -160,9 +162,9 @@ func (c *Client) List(prefix []byte, f func(key []byte) bool) error {
 	return errors.Join(errs...)
 }
 
-func (c *Client) listOf(p *peer, prefix []byte, f func(key []byte) bool) (on bool, err error) {
+func (c *Client) listOf(p *peer, prefix []byte, timeout time.Duration, f func(key []byte) bool) (on bool, err error) {
 	for cursor := []byte(nil); ; {
-		keys, next, err := c.pageOf(p, prefix, cursor)
+		keys, next, err := c.pageOf(p, prefix, cursor, timeout)
 		if err != nil {
 			return true, err
 		}

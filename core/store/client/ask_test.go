@@ -40,10 +40,10 @@ func TestSeveralServers(t *testing.T) {
 		require.InDelta(t, 100, n, 50)
 	}
 	listed := map[string]bool{}
-	require.NoError(t, c.List([]byte("block 1"), func(key []byte) bool { listed[string(key)] = true; return true }))
+	require.NoError(t, c.List([]byte("block 1"), 0, func(key []byte) bool { listed[string(key)] = true; return true }))
 	require.Len(t, listed, 111)
 	require.NoError(t, c.Flush(testTimeout))
-	require.Len(t, c.Stats(), 3)
+	require.Len(t, c.Stats(0), 3)
 	a.Close()
 	require.Eventually(t, func() bool { up, _ := c.Up(); return up == 2 }, testTimeout, time.Millisecond)
 	done, err = c.Do(Request{Op: message.Get, Keys: names})
@@ -225,7 +225,7 @@ func TestLookup(t *testing.T) {
 		src := newRand(t)
 		data := noise(src, 2<<20+5)
 		mustPut(t, c, "key", data)
-		leases, err := c.Lookup([][]byte{[]byte("none"), []byte("key")}, 0)
+		leases, err := c.Lookup([][]byte{[]byte("none"), []byte("key")}, 0, 0)
 		require.NoError(t, err)
 		require.Nil(t, leases[0])
 		require.Equal(t, len(data), leases[1].Bytes())
@@ -252,7 +252,7 @@ func TestLookup(t *testing.T) {
 func TestSpoiledLease(t *testing.T) {
 	c, _, engine := pair(t, wire.ProtectDigest)
 	mustPut(t, c, "key", make([]byte, 2<<20))
-	leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+	leases, err := c.Lookup([][]byte{[]byte("key")}, 0, 0)
 	require.NoError(t, err)
 	engine.Spoil("key")
 	ok, err := leases[0].Read([][]byte{make([]byte, 2<<20)})

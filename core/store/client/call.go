@@ -39,6 +39,9 @@ type Completion struct {
 	Lengths []int
 	Data    [][]byte // of a get without buffers
 	Err     error    // the client was closed
+	// TooLarge is what a server has said of the first block of a put that none of its segments holds, with both
+	// numbers; "": none is so large. It may hold what a stranger has written.
+	TooLarge string
 }
 
 // call is a request that runs.
@@ -51,6 +54,8 @@ type call struct {
 	reads  *link // at which the caller reads the reply by itself; nil: none
 	ended  chan struct{}
 	left   atomic.Int32 // parts
+
+	tooLarge atomic.Pointer[string] // the first one
 }
 
 // part is what one message asks of one server.
@@ -288,6 +293,9 @@ func (k *call) end() {
 func (c *Client) finish(k *call) {
 	if c.isClosed() {
 		k.Err = ErrClosed
+	}
+	if text := k.tooLarge.Load(); text != nil {
+		k.TooLarge = *text
 	}
 	_ = c.places.Put(k.place)
 	if !k.sync {

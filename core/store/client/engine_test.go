@@ -73,7 +73,7 @@ func TestOverTheEngine(t *testing.T) {
 				require.True(t, bytes.Equal(blocks[i], bytes.Join(into[i], nil)))
 			}
 			require.Equal(t, -1, done.Lengths[len(names)])
-			leases, err := c.Lookup(names[:2], 0)
+			leases, err := c.Lookup(names[:2], 0, 0)
 			require.NoError(t, err)
 			for i, l := range leases {
 				room := make([]byte, len(blocks[i]))
@@ -84,7 +84,7 @@ func TestOverTheEngine(t *testing.T) {
 				l.Release()
 			}
 			listed := 0
-			require.NoError(t, c.List([]byte("block"), func([]byte) bool { listed++; return true }))
+			require.NoError(t, c.List([]byte("block"), 0, func([]byte) bool { listed++; return true }))
 			require.Equal(t, len(names), listed)
 			n, err := c.Delete(names[:5])
 			require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestOverTheEngine(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, len(names)-5, n)
 			require.NoError(t, c.Flush(testTimeout))
-			require.Contains(t, string(c.Stats()[c.cfg.Servers[0]]), `"num_blocks":`)
+			require.Contains(t, string(c.Stats(0)[c.cfg.Servers[0]]), `"num_blocks":`)
 		}
 	})
 }

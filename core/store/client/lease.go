@@ -22,6 +22,8 @@ type Lease struct {
 	bytes  int
 	tag    tag.Tag
 	over   atomic.Bool
+	// timeout is that of the lookup, for what is asked of the lease later
+	timeout time.Duration
 
 	view  *local.View // where the block lies, if that can be read; until Release
 	place int64
@@ -30,15 +32,16 @@ type Lease struct {
 }
 
 // Lookup leases blocks for a time, which the server may shorten: 0 is what it likes. By
-// position; nil is a miss.
-func (c *Client) Lookup(keys [][]byte, hold time.Duration) ([]*Lease, error) {
-	r := Request{Op: message.Exists, Keys: keys, For: hold}
+// position; nil is a miss. The timeout is without progress, of each server, and of what is asked of the leases later; 0:
+// Config.Timeout.
+func (c *Client) Lookup(keys [][]byte, hold, timeout time.Duration) ([]*Lease, error) {
+	r := Request{Op: message.Exists, Keys: keys, For: hold, Timeout: timeout}
 	if err := c.check(&r); err != nil {
 		return nil, err
 	}
 	leases := make([]*Lease, len(keys))
 	for _, t := range c.split(nil, &r) {
-		if err := c.lookup(t, hold, leases); err != nil && c.isClosed() {
+		if err := c.lookup(t, &r, leases); err != nil && c.isClosed() {
 			Forget(leases)
 			return nil, ErrClosed
 		}
@@ -47,13 +50,13 @@ func (c *Client) Lookup(keys [][]byte, hold time.Duration) ([]*Lease, error) {
 }
 
 // lookup asks one server for its keys. No answer is a miss.
-func (c *Client) lookup(t *part, hold time.Duration, leases []*Lease) error {
+func (c *Client) lookup(t *part, r *Request, leases []*Lease) error {
 	p := c.peers[c.serverOf(t.keys[0])]
 	n, keys, at := len(t.keys), t.keys, t.at
 	a := &ask{most: n * message.PlacedBytes}
-	t.code, t.ask, t.hold = message.Lookup, a, hold
+	t.code, t.ask, t.hold = message.Lookup, a, r.For
 	asked := time.Now()
-	said, err := c.one(p, t, 0)
+	said, err := c.one(p, t, r.Timeout)
 	if err != nil {
 		c.counts.Misses.Add(uint64(n))
 		return err
@@ -66,8 +69,8 @@ func (c *Client) lookup(t *part, hold time.Duration, leases []*Lease) error {
 		return message.ErrMalformed
 	}
 	for i := range n {
-		l := &Lease{client: c, link: a.via, key: bytes.Clone(keys[i])}
-		found, err := l.decode(said[i*size:(i+1)*size], asked, hold)
+		l := &Lease{client: c, link: a.via, key: bytes.Clone(keys[i]), timeout: r.Timeout}
+		found, err := l.decode(said[i*size:(i+1)*size], asked, r.For)
 		switch {
 		case err != nil:
 			return err
@@ -151,7 +154,7 @@ func (l *Lease) ask(code message.Code, a *ask) ([]byte, error) {
 	if l.over.Load() {
 		return nil, errNoAnswer
 	}
-	return l.client.one(l.link, &part{code: code, ask: a}, 0)
+	return l.client.one(l.link, &part{code: code, ask: a}, l.timeout)
 }
 
 // End ends the lease, and reports whether the server has kept the block until now. false: it has
@@ -162,7 +165,7 @@ func (l *Lease) End() bool {
 	}
 	a := &ask{payload: message.AppendHandle(nil, l.handle), most: message.FoundBytes(1)}
 	a.said.NumKeys = 1
-	said, err := l.client.one(l.link, &part{code: message.Release, ask: a}, 0)
+	said, err := l.client.one(l.link, &part{code: message.Release, ask: a}, l.timeout)
 	if err != nil {
 		return false
 	}

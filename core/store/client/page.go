@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/moewire/moewire/core/store/message"
 )
@@ -14,8 +15,9 @@ import (
 const PageBytes = 4 + message.MaxCursorBytes
 
 // Page gives keys that begin with a prefix, from a cursor on, and the next cursor: empty to
-// begin with, and at the end. A server that does not answer is left out.
-func (c *Client) Page(prefix, cursor []byte) (keys [][]byte, next []byte, err error) {
+// begin with, and at the end. The timeout is without progress; 0: Config.Timeout. A server that does not answer is left
+// out.
+func (c *Client) Page(prefix, cursor []byte, timeout time.Duration) (keys [][]byte, next []byte, err error) {
 	server, from := uint32(0), []byte(nil)
 	if len(cursor) > 0 {
 		if len(cursor) < 4 || len(cursor) > PageBytes {
@@ -29,7 +31,7 @@ func (c *Client) Page(prefix, cursor []byte) (keys [][]byte, next []byte, err er
 	if uint64(server) >= uint64(len(c.peers)) {
 		return nil, nil, fmt.Errorf("%w: the cursor names server %d of %d", ErrArgument, server, len(c.peers))
 	}
-	keys, from, err = c.pageOf(c.peers[server], prefix, from)
+	keys, from, err = c.pageOf(c.peers[server], prefix, from, timeout)
 	if errors.Is(err, ErrClosed) {
 		return nil, nil, err
 	}
@@ -43,10 +45,10 @@ func (c *Client) Page(prefix, cursor []byte) (keys [][]byte, next []byte, err er
 }
 
 // pageOf asks one server for a page. It may have no keys and a cursor: there is more to look at.
-func (c *Client) pageOf(p *peer, prefix, cursor []byte) (keys [][]byte, next []byte, err error) {
+func (c *Client) pageOf(p *peer, prefix, cursor []byte, timeout time.Duration) (keys [][]byte, next []byte, err error) {
 	a := &ask{payload: slices.Concat(prefix, cursor), most: 2 + message.MaxCursorBytes + message.MaxTableBytes}
 	a.said.KeyBytes, a.said.Parent = uint16(len(prefix)), uint16(len(cursor))
-	said, err := c.one(p, &part{code: message.List, ask: a}, 0)
+	said, err := c.one(p, &part{code: message.List, ask: a}, timeout)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -37,6 +37,8 @@ type peer struct {
 	latched atomic.Pointer[error]
 	said    atomic.Bool // that they come by TCP for a while
 	denied  atomic.Bool // and a warning said so
+	// tooLarge has a bit for each power of two of bytes of which a warning has said that no segment holds such a block
+	tooLarge atomic.Uint32
 
 	mu      sync.Mutex
 	link    *link

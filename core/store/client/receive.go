@@ -68,9 +68,7 @@ func (l *link) reply(head *wire.Head, t *part) (last bool, err error) {
 		return true, l.answer(head, t)
 	}
 	if head.Refused {
-		l.bounceFailed(status)
-		l.refused(status, t.code)
-		return true, l.in.End()
+		return true, l.declined(head, t)
 	}
 	switch t.code {
 	case message.Get:

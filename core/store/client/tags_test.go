@@ -78,7 +78,7 @@ func TestReplacedWhileRead(t *testing.T) {
 	src := newRand(t)
 	old, data := noise(src, 100<<10), noise(src, 100<<10)
 	mustPut(t, c, "key", old)
-	leases, err := c.Lookup([][]byte{[]byte("key")}, 0)
+	leases, err := c.Lookup([][]byte{[]byte("key")}, 0, 0)
 	require.NoError(t, err)
 	engine.Spoil("key")
 	n, err := c.Delete([][]byte{[]byte("key")})

@@ -122,7 +122,7 @@ func TestEndIsNoticed(t *testing.T) {
 			case "the caller has read":
 				mustPut(t, c, "key", []byte("data"))
 			case "the receiver has read":
-				require.NotNil(t, c.Stats()[s.Addr().String()])
+				require.NotNil(t, c.Stats(0)[s.Addr().String()])
 			case "the caller reads":
 				l.mu.Lock()
 				l.turn = turnCaller

@@ -34,9 +34,10 @@ _MAX_TTL_S = 366 * 24 * 3600
 class Client(Submitting):
     """A client of the servers of a namespace. A context manager that closes it.
 
-    Every call is safe for use by several threads; none works in a forked child. Only bad
-    arguments, a closed client and a server that refuses this client raise. A miss, a full server
-    and a server that cannot be reached are ``None``, ``-1`` or ``False``.
+    Every call is safe for use by several threads. A miss, a full server and a server that cannot
+    be reached are ``None``, ``-1`` or ``False``. Every call raises ``InvalidArgument`` for a bad
+    argument, ``ClosedError`` once the client is closed, ``ForkedError`` in a forked child, and
+    nothing else, but ``submit_*`` at the cap and a ``Lease`` that is over.
 
     Keys are ``bytes`` or ``str`` of 1 to 512 bytes. The keys of one call, at most 512, are a chain
     in order: the beginning of a prompt first. A ``timeout_us`` is how long no byte may come or go.
@@ -94,7 +95,8 @@ class Client(Submitting):
 
         Returns:
             Whether the block is there. False: the key has another block, which stays; or there
-            is no room, or no server.
+            is no room, or no server; or the block is larger than a segment of its server, which
+            the logger ``moewire`` says once, with both numbers.
         """
         keys = Keys([key_of(key)])
         self._alive()
@@ -232,43 +234,45 @@ class Client(Submitting):
             raise refuse("ttl_s", ttl_s, f"0 to {_MAX_TTL_S}")
         return self._ask(abi.MW_STORE_PIN, keys, timeout_us, hold_us=int(ttl_s * 1e6))
 
-    def lookup(self, keys: Iterable[Key]) -> list[Lease | None]:
+    def lookup(self, keys: Iterable[Key], *, timeout_us: int | None = None) -> list[Lease | None]:
         """Reads blocks whose length is not known.
 
         In the memory of a server of this host a block is not copied: see ``Lease``.
 
         Args:
             keys: their keys.
+            timeout_us: see the class; also for what is asked of the leases later.
 
         Returns:
             By position; None for a miss.
         """
-        ids, lengths = self._lease(keys)
+        ids, lengths = self._lease(keys, timeout_us)
         kept = [Kept(self._lib, number) if number else None for number in ids]
         return [self._read(*each) for each in zip(kept, lengths, strict=True)]
 
-    def lengths(self, keys: Iterable[Key]) -> list[int]:
+    def lengths(self, keys: Iterable[Key], *, timeout_us: int | None = None) -> list[int]:
         """Says how long blocks are, without reading them.
 
         Args:
             keys: their keys.
+            timeout_us: see the class.
 
         Returns:
             By position the block's bytes, -1 for a miss.
         """
-        ids, lengths = self._lease(keys)
+        ids, lengths = self._lease(keys, timeout_us)
         for number in ids:
             if number:
                 self._lib.store_lease_close(abi.mw_store_lease_t(number))
         return [lengths[at] if number else -1 for at, number in enumerate(ids)]
 
-    def _lease(self, keys: Iterable[Key]) -> tuple[list[int], list[int]]:
+    def _lease(self, keys: Iterable[Key], timeout_us: int | None) -> tuple[list[int], list[int]]:
         """The ids of leases, 0 for a miss, and the lengths of the blocks."""
-        wanted = keys_of(keys)
+        wanted, timeout = keys_of(keys), timeout_of(timeout_us)
         if not wanted:
             self._alive()
             return [], []
-        request = Request(abi.MW_STORE_EXISTS, wanted)
+        request = Request(abi.MW_STORE_EXISTS, wanted, timeout_us=timeout)
         ids = (ctypes.c_uint64 * len(wanted))()
         lengths = (ctypes.c_int64 * len(wanted))()
         self._check(self._lib.store_lookup(self._id, request.struct, ids, lengths))
@@ -289,20 +293,22 @@ class Client(Submitting):
             kept.end()
         return Lease(memoryview(data).toreadonly()) if ok.value else None
 
-    def list(self, prefix: Key = b"") -> Iterator[bytes]:
+    def list(self, prefix: Key = b"", *, timeout_us: int | None = None) -> Iterator[bytes]:
         """Lists keys, in no order. Blocks that come or go meanwhile may be missed.
 
         Args:
             prefix: what they begin with.
+            timeout_us: see the class; for each part of the list anew.
 
         Returns:
             The keys; those of a server that does not answer are left out.
         """
         begin = key_of(prefix, "prefix") if prefix else b""
+        timeout = timeout_of(timeout_us)
         self._alive()
-        return self._pages(begin)
+        return self._pages(begin, timeout)
 
-    def _pages(self, begin: bytes) -> Iterator[bytes]:
+    def _pages(self, begin: bytes, timeout_us: int) -> Iterator[bytes]:
         buffer = ctypes.create_string_buffer(abi.MW_STORE_LIST_BYTES)
         length, cursor = ctypes.c_uint64(), b""
         while True:
@@ -313,7 +319,9 @@ class Client(Submitting):
                 abi.mw_bytes_t(ctypes.addressof(text), len(value))
                 for text, value in zip(texts, (begin, cursor), strict=True)
             ]
-            self._check(self._lib.store_list(self._id, *given, buffer, len(buffer), length))
+            self._check(
+                self._lib.store_list(self._id, *given, timeout_us, buffer, len(buffer), length)
+            )
             cursor, *keys = _split(buffer.raw[: length.value])
             yield from keys
             if not cursor:
@@ -348,13 +356,16 @@ class Client(Submitting):
             return False
         return True
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, timeout_us: int | None = None) -> dict[str, Any]:
         """The counts of this client, and under "servers" what each server says of itself.
+
+        Args:
+            timeout_us: see the class; for each server.
 
         Returns:
             Numbers by name; None for a server that does not answer. Later versions may add entries.
         """
-        status, found = read_json(self._lib.store_stats, self._id)
+        status, found = read_json(self._lib.store_stats, self._id, timeout_of(timeout_us))
         self._check(status)
         return dict(found)
 

@@ -21,10 +21,14 @@ class Warnings:
         self._client = client
         self._next = 0.0
 
-    def look(self) -> None:
-        """Logs what is new. Asks the library at most once in a second, and never raises."""
+    def look(self, soon: bool = False) -> None:
+        """Logs what is new, and never raises.
+
+        Args:
+            soon: ask the library now; else it is asked once in a second at most.
+        """
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next and not soon:
             return
         self._next = now + _EVERY_S
         buffer, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint64()

@@ -47,7 +47,8 @@ class Completion(NamedTuple):
     A block for which a get's buffers have no room has its length, and False in ``ok``.
     """
     error: str | None
-    """Not None: the client was closed."""
+    """Not None: the client was closed; or no segment holds a block of the put, with both
+    numbers: the other blocks have fared as ``ok`` says."""
 
 
 def utf8(name: str, text: str) -> bytes:

@@ -151,7 +151,7 @@ class Submitting:
             self._check(done)
         finally:
             request.release()
-        self._warnings.look()
+        self._warnings.look(request.struct.op == abi.MW_STORE_PUT and 0 in bytes(outcome.ok))
         return outcome
 
     def _ask(
@@ -286,9 +286,11 @@ class Submitting:
             request = self._held.pop(done.id, None)
         if request is not None:
             request.release()
-        error = "the client was closed" if done.status else None
+        error = (
+            "the client was closed" if done.status else done.too_large.decode("utf-8", "replace")
+        )
         oks = list(map(bool, outcome.ok[: done.num_keys]))
-        return Completion(done.id, oks, outcome.lengths[: done.num_keys], error)
+        return Completion(done.id, oks, outcome.lengths[: done.num_keys], error or None)
 
     # ------------------------------------------------------------------ closing --
 

@@ -53,6 +53,7 @@ from collections.abc import Callable
 from ctypes import (
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_int16,
     c_int32,
@@ -149,6 +150,8 @@ func pythonType(c string) string {
 	switch {
 	case c == "mw_status_t":
 		return "c_int32"
+	case c == "char":
+		return "c_char"
 	case integer.MatchString(c):
 		return "c_" + strings.TrimSuffix(c, "_t")
 	}
