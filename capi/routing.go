@@ -151,8 +151,8 @@ func mwiRoutingRead(id uint64, what uint32, alignment int64, buf unsafe.Pointer,
 
 // table32 is one of a routing's tables.
 type table32 struct {
-	values []int32
-	wide   bool // int64
+	values  []int32
+	is64Bit bool // int64
 }
 
 func (r *routed) table(what uint32, alignment int) (t table32, err error) {
@@ -190,7 +190,7 @@ func (r *routed) rowsFrom() (first []int32) {
 // copyOut writes the values, or only their length if buf is NULL.
 func (t table32) copyOut(buf unsafe.Pointer, size uint64, length *C.uint64_t) error {
 	width := 4
-	if t.wide {
+	if t.is64Bit {
 		width = 8
 	}
 	n := uint64(len(t.values) * width)
@@ -203,7 +203,7 @@ func (t table32) copyOut(buf unsafe.Pointer, size uint64, length *C.uint64_t) er
 	}
 	to := unsafe.Slice((*byte)(buf), n)
 	for i, v := range t.values {
-		if t.wide {
+		if t.is64Bit {
 			binary.NativeEndian.PutUint64(to[8*i:], uint64(int64(v)))
 		} else {
 			binary.NativeEndian.PutUint32(to[4*i:], uint32(v))

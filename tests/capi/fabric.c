@@ -58,7 +58,7 @@ static void tell(const void *p, size_t n)
 	CHECK(send(TALK, p, n, MSG_NOSIGNAL) == (ssize_t)n);
 }
 
-static void hear(void *p, size_t n)
+static void receive_bytes(void *p, size_t n)
 {
 	CHECK(recv(TALK, p, n, 0) == (ssize_t)n);
 }
@@ -68,7 +68,7 @@ static void meet(void)
 {
 	char c = 0;
 	tell(&c, 1);
-	hear(&c, 1);
+	receive_bytes(&c, 1);
 }
 
 static void immediates(mw_fabric_t f, mw_region_t mine, const mw_remote_t *theirs)
@@ -155,7 +155,7 @@ static void refusals(mw_fabric_t f, mw_region_t mine)
 	REFUSED(MW_ERR_HANDLE, mw_region_close(closed));
 	REFUSED(MW_ERR_HANDLE, mw_region_remote(closed, &remote));
 	tell(&remote, sizeof remote);
-	hear(&theirs, sizeof theirs);
+	receive_bytes(&theirs, sizeof theirs);
 	if (side == 0) {
 		mw_transfer_args_t a = transfer_args(MW_TRANSFER_WRITE, PEER, mine, 0, 64, &theirs);
 		mw_transfer_t t = begin(f, &a);
@@ -229,7 +229,7 @@ static void play(uint32_t flags)
 	STATUS(MW_OK, mw_region_remote(mine, &remote));
 	CHECK(remote.num_bytes == BYTES);
 	tell(&remote, sizeof remote);
-	hear(&theirs, sizeof theirs);
+	receive_bytes(&theirs, sizeof theirs);
 	if (flags & MW_FABRIC_MESSAGES)
 		messages(f, mine);
 	else

@@ -2,23 +2,23 @@
 #include "trace.h"
 
 #define PC __builtin_return_address(0)
-#define TOLD(name, bytes, is) \
+#define WATCHED(name, bytes, is) \
   void __tsan_##name(void *p) { \
     if (emu::counting && emu::is == emu::READ) emu::count_read(p, true); \
     if (emu::thread_trace *t = emu::watched()) emu::touch(t, p, bytes, emu::is, PC); \
   }
-#define TOLD_ALL(bytes) \
-  TOLD(read##bytes, bytes, READ) \
-  TOLD(write##bytes, bytes, WRITE) \
-  TOLD(unaligned_read##bytes, bytes, READ) \
-  TOLD(unaligned_write##bytes, bytes, WRITE)
+#define WATCHED_ALL(bytes) \
+  WATCHED(read##bytes, bytes, READ) \
+  WATCHED(write##bytes, bytes, WRITE) \
+  WATCHED(unaligned_read##bytes, bytes, READ) \
+  WATCHED(unaligned_write##bytes, bytes, WRITE)
 
 extern "C" {
-TOLD_ALL(1)
-TOLD_ALL(2)
-TOLD_ALL(4)
-TOLD_ALL(8)
-TOLD_ALL(16)
+WATCHED_ALL(1)
+WATCHED_ALL(2)
+WATCHED_ALL(4)
+WATCHED_ALL(8)
+WATCHED_ALL(16)
 void __tsan_read_range(void *p, size_t bytes) {
   if (emu::counting) emu::count_read(p, true);
   if (emu::thread_trace *t = emu::watched()) emu::touch(t, p, bytes, emu::READ, PC);

@@ -70,8 +70,8 @@ func TestLinksSayWhatFailed(t *testing.T) {
 func TestRemoteAtomics(t *testing.T) {
 	source, err := os.ReadFile("kernels/memory_order.cuh")
 	require.NoError(t, err)
-	wide := regexp.MustCompile(`"(?:atom|red)\.\w+\.sys\S*`).FindAllString(string(source), -1)
-	require.Equal(t, []string{`"atom.relaxed.sys.global.add.u64`}, wide)
+	withSystemScope := regexp.MustCompile(`"(?:atom|red)\.\w+\.sys\S*`).FindAllString(string(source), -1)
+	require.Equal(t, []string{`"atom.relaxed.sys.global.add.u64`}, withSystemScope)
 	calls := regexp.MustCompile(`(?m)^.*\bmw_add_relaxed_sys\(.*$`)
 	files, err := filepath.Glob("kernels/*.cu*")
 	require.NoError(t, err)

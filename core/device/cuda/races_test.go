@@ -123,7 +123,7 @@ var notNeeded = map[string]string{
 		"nothing more comes; no data belongs to it",
 	"barrier: s->reduced = s->combines;\n  }\n  __syncthreads();":                    "only a rank that is out fails there",
 	"barrier: __syncthreads();\n  mw_wait_together(c, [&](int rank) { mw_await_done": "only where an owner has opened late",
-	"barrier: __syncthreads();\n  if (!b->lacks":                                     "only where an owner has no room: TestNoRoomIsToldInOrder",
+	"barrier: __syncthreads();\n  if (!b->lacks":                                     "only where an owner has no room: TestNoRoomIsReportedInOrder",
 }
 
 // why says why a use is not needed, or "".
@@ -205,9 +205,9 @@ func everyOrder(t *testing.T, emu *cudatest.Driver, flags protocol.Flags, known 
 	}
 }
 
-// TestNoRoomIsToldInOrder: the thread that gives an owner nothing looks behind the barrier
+// TestNoRoomIsReportedInOrder: the thread that gives an owner nothing looks behind the barrier
 // at which all threads have told of owners without room. It races without that barrier.
-func TestNoRoomIsToldInOrder(t *testing.T) {
+func TestNoRoomIsReportedInOrder(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
 	emu.Watch(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// TestToldOfADeath: a rank speaks for ranks of its own host, and for no others.
-func TestToldOfADeath(t *testing.T) {
+// TestReportedDeath: a rank speaks for ranks of its own host, and for no others.
+func TestReportedDeath(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b", "c"}, nil)
 	tell := func(from int, ranks uint64) {
 		b := binary.LittleEndian.AppendUint64([]byte{kindEnded}, ranks)

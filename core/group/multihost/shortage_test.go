@@ -219,8 +219,8 @@ func threads(t *testing.T) (ids []int) {
 	return ids
 }
 
-// TestHostThatCannotBeTold is an error, not another host.
-func TestHostThatCannotBeTold(t *testing.T) {
+// TestUnknownHost is an error, not another host.
+func TestUnknownHost(t *testing.T) {
 	cfg := testConfig(wire.GenerateKeyring(), 0, 1, "")
 	stop := sys.InjectFaults(func(call string) error {
 		if strings.HasPrefix(call, "open /proc/sys/kernel/random/boot_id") {

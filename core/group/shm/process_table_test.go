@@ -110,8 +110,8 @@ func TestNumberOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestLateFollowerIsTold of an end that was reported before it came.
-func TestLateFollowerIsTold(t *testing.T) {
+// TestLateFollowerGetsTheEnd of an end that was reported before it came.
+func TestLateFollowerGetsTheEnd(t *testing.T) {
 	table, cmd := newTable(), sleeper(t)
 	p := must(table.acquire(7, opens(cmd)))
 	defer table.release(p)
@@ -127,9 +127,9 @@ func TestLateFollowerIsTold(t *testing.T) {
 	p.unfollow(&second.contact)
 }
 
-// TestWatcherFailureIsToldToAll: silence would be taken for life. A later follower cannot
+// TestWatcherFailureReachesAll: silence would be taken for life. A later follower cannot
 // be watched, and a later contact does not share what is not watched.
-func TestWatcherFailureIsToldToAll(t *testing.T) {
+func TestWatcherFailureReachesAll(t *testing.T) {
 	table, cmd := newTable(), sleeper(t)
 	p := must(table.acquire(cmd.Process.Pid, opens(cmd)))
 	var one, two, second follower

@@ -88,7 +88,7 @@ func joinTwice(t *testing.T) (a, b *hostDomain, c *child) {
 
 func processOf(d *hostDomain) *process { return d.known[1].contact.Load().process }
 
-func TestDeathIsToldToEachBufferOnce(t *testing.T) {
+func TestDeathIsReportedToEachBufferOnce(t *testing.T) {
 	a, b, c := joinTwice(t)
 	if p := processOf(a); p == nil || p != processOf(b) || p.refs != 2 {
 		t.Fatalf("two buffers do not share the process: %+v", p)

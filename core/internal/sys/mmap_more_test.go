@@ -78,9 +78,9 @@ func TestMapMoreLeavesOneRange(t *testing.T) {
 	require.Zero(t, ranges())
 }
 
-// TestMapMoreFarBeyond: bytes far behind a file's end are told as such, also where so many
+// TestMapMoreBeyondTheEnd: bytes far behind a file's end are told as such, also where so many
 // could not be mapped; bytes of the file that cannot be mapped are a shortage.
-func TestMapMoreFarBeyond(t *testing.T) {
+func TestMapMoreBeyondTheEnd(t *testing.T) {
 	page := int64(PageSize())
 	fd, err := NewMemfd("test")
 	require.NoError(t, err)

@@ -109,7 +109,7 @@ func hail(t *testing.T, name [16]byte, said []byte, fds ...*sys.FD) {
 
 // Strangers that find the socket's name can have a client take nothing: without the proof, with the proof of another
 // side, name, secret, network namespace or boot, too long or too short, or silent.
-func TestStrangers(t *testing.T) {
+func TestUnknownClients(t *testing.T) {
 	secret := [32]byte{7}
 	i, err := Invite(secret)
 	require.NoError(t, err)
@@ -124,10 +124,10 @@ func TestStrangers(t *testing.T) {
 	moved := message.ShareProof(secret, message.ProofServer, i.Name, where+" ")
 	namespace, err := sys.NetworkNamespace()
 	require.NoError(t, err)
-	bare := message.ShareProof(secret, message.ProofServer, i.Name, namespace)
+	withoutPlace := message.ShareProof(secret, message.ProofServer, i.Name, namespace)
 	before := sys.Stats().OpenFDs
 	for _, said := range [][]byte{
-		nil, bare[:], other[:], renamed[:], moved[:], i.proofs.client[:], i.proofs.server[:31], make([]byte, 5000),
+		nil, withoutPlace[:], other[:], renamed[:], moved[:], i.proofs.client[:], i.proofs.server[:31], make([]byte, 5000),
 	} {
 		hail(t, i.Name, said)
 	}
@@ -239,9 +239,9 @@ func TestImpostors(t *testing.T) {
 	namespace, err := sys.NetworkNamespace()
 	require.NoError(t, err)
 	relayed := message.ShareProof(secret, message.ProofClient, name, "00000000-0000-4000-8000-000000000000/"+namespace)
-	bare := message.ShareProof(secret, message.ProofClient, name, namespace)
+	withoutPlace := message.ShareProof(secret, message.ProofClient, name, namespace)
 	for what, said := range map[string][]byte{
-		"another host's": relayed[:], "any host's": bare[:], "what it has heard": p.server[:], "another secret's": other.client[:], "too short": p.client[:31],
+		"another host's": relayed[:], "any host's": withoutPlace[:], "what it has heard": p.server[:], "another secret's": other.client[:], "too short": p.client[:31],
 		"too long": append(p.client[:len(p.client):len(p.client)], 0), "zeros": make([]byte, 32),
 	} {
 		listener, err := sys.ListenAbstract(socketName(name), 1)

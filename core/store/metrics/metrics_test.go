@@ -13,11 +13,11 @@ import (
 )
 
 type counts struct {
-	Hits Counter `json:"hits" metric:"hits_total" help:"Found keys."`
-	Cold uint64  `json:"cold" metric:"evicted_total,cause=cold" help:"Evicted."`
-	Odd  int     `json:"odd" metric:"odd" help:"A \\ and a\nline."`
-	Orph uint64  `json:"orphans" metric:"evicted_total,cause=orphan" help:"Others."`
-	Bare int     `json:"bare"`
+	Hits     Counter `json:"hits" metric:"hits_total" help:"Found keys."`
+	Cold     uint64  `json:"cold" metric:"evicted_total,cause=cold" help:"Evicted."`
+	Odd      int     `json:"odd" metric:"odd" help:"A \\ and a\nline."`
+	Orph     uint64  `json:"orphans" metric:"evicted_total,cause=orphan" help:"Others."`
+	Untagged int     `json:"bare"`
 }
 
 type space struct {

@@ -39,8 +39,8 @@ func (c *conn) complaint(j *job, n int) error {
 // its tag here either and is dropped. A block that fits was changed on its way. It stays, and so does one that could
 // not be looked at.
 func (c *conn) recheck(j *job, t *tag.Tagger, until time.Time) message.Status {
-	c.judging.Lock()
-	defer c.judging.Unlock()
+	c.rechecking.Lock()
+	defer c.rechecking.Unlock()
 	c.lease(j, 0, 1)
 	l, gone := &j.leases[0], j.yes[:1]
 	gone[0] = !l.Held() || l.Tag() != j.said.Tag

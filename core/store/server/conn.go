@@ -51,12 +51,12 @@ type conn struct {
 	shared   atomic.Bool              // the client has the arena
 	bounce   *local.View              // where blocks of its puts lie that it does not send; nil: none
 
-	waiting atomic.Int32 // replies that the writer has not written
-	replies chan reply
-	others  sync.WaitGroup // what else makes replies
-	judging sync.Mutex     // one complaint at a time
-	lost    atomic.Bool    // nothing reads replies
-	noted   atomic.Bool    // its end was counted
+	waiting    atomic.Int32 // replies that the writer has not written
+	replies    chan reply
+	others     sync.WaitGroup // what else makes replies
+	rechecking sync.Mutex     // one complaint at a time
+	lost       atomic.Bool    // nothing reads replies
+	noted      atomic.Bool    // its end was counted
 
 	writing sync.Mutex // out, and the following
 	out     *stream.Writer

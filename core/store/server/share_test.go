@@ -150,7 +150,7 @@ func TestShareWithHostileClient(t *testing.T) {
 }
 
 // A client of this host is logged by the address from which it had come.
-func TestNearClientHasAnAddress(t *testing.T) {
+func TestLocalClientHasAnAddress(t *testing.T) {
 	m, err := medium.NewMemory(arenaBytes)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, m.Close()) }()

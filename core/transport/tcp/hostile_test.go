@@ -166,9 +166,9 @@ func TestRandomBytesChangeNothing(t *testing.T) {
 	require.Zero(t, tr.counters.Joined.Load())
 }
 
-// TestPendingConnectionsDoNotCrowdOutPeers: connections that say nothing are bounded in
+// TestPendingConnectionsDoNotDisplacePeers: connections that say nothing are bounded in
 // number, and peers connect all the same.
-func TestPendingConnectionsDoNotCrowdOutPeers(t *testing.T) {
+func TestPendingConnectionsDoNotDisplacePeers(t *testing.T) {
 	const pending = 4
 	p := newPair(t, func(_ int, c *Config) { c.NumPending, c.HandshakeTimeout = pending, 10*time.Minute })
 	var pendingConns []net.Conn

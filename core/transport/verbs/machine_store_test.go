@@ -118,10 +118,10 @@ func TestES2StoreLeavesNoQueuePair(t *testing.T) {
 	require.Zero(t, numQueuePairs(t))
 	s := newStores(t, bound)
 	region := register(t, s.tr[0], 64)
-	far := register(t, s.tr[1], 64)
+	remote := register(t, s.tr[1], 64)
 	for round := range 500 {
 		ref := s.connect(endpoint.Peer(round * 5 % 8))
-		request := transport.SendRequest{ID: 1, Op: transport.OpWrite, Remote: far.Remote(), Local: []transport.Piece{{Region: region, Bytes: 64}}}
+		request := transport.SendRequest{ID: 1, Op: transport.OpWrite, Remote: remote.Remote(), Local: []transport.Piece{{Region: region, Bytes: 64}}}
 		switch round % 5 {
 		case 1: // the peer refuses, and the connection fails
 			request.Remote.Key ^= 0x5500

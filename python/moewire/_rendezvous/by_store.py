@@ -34,7 +34,7 @@ _ABSENT = "-"  # no value that ranks write is equal to it
 # How long a rank that could not connect waits for the reasons of others, and their length.
 _REASONS_US, _REASON_BYTES = 100_000, 400
 # The words of a rank that has failed because another rank did.
-_HEARSAY = ("gave up connecting", "does not listen", "closed the connection")
+_OF_OTHERS = ("gave up connecting", "does not listen", "closed the connection")
 
 _log = logging.getLogger("moewire")
 
@@ -136,7 +136,7 @@ class StoreRendezvous:
         with contextlib.suppress(Exception):
             self._store.set(self._key("why", self.rank), str(error).encode()[:_REASON_BYTES])
             limit.wait(heard)
-        own = [text for text in said.values() if not any(word in text for word in _HEARSAY)]
+        own = [text for text in said.values() if not any(word in text for word in _OF_OTHERS)]
         if not own or own[0] in str(error):
             return error
         rank = next(rank for rank, text in said.items() if text == own[0])

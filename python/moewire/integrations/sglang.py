@@ -69,14 +69,14 @@ def _apply(parts: frozenset[str]) -> str:
         "mooncake": not parts or "mooncake" in parts,
         "deepep": "deepep" in parts or (not parts and free),
     }
-    told = _told(imported) if wanted["deepep"] else []
+    replaced = _replacements(imported) if wanted["deepep"] else []
     # Nothing was changed so far. The first change may still fail, and then it changes nothing: it
     # imports Mooncake's package, if there is one.
     if wanted["mooncake"]:
         _MOONCAKE.install()
     if wanted["deepep"]:
         deep_ep.install()
-        for module, values in told:
+        for module, values in replaced:
             vars(module).update(values)
     backends = [name for name in wanted if wanted[name]]
     if not wanted["deepep"]:
@@ -100,19 +100,19 @@ def _imported() -> list[tuple[ModuleType, _Dispatcher]]:
     return found
 
 
-def _told(
+def _replacements(
     imported: list[tuple[ModuleType, _Dispatcher]],
 ) -> list[tuple[ModuleType, dict[str, Any]]]:
     """What each dispatcher's one look for ``deep_ep`` would have found."""
-    told = []
+    replaced = []
     for module, one in imported:
         library = importlib.import_module("moewire.deep_ep")
         values: dict[str, Any] = {name: getattr(library, name) for name in one.taken}
         values |= {one.found: True, one.error: None}
         if vars(module).get(_QUANTISE) is None:
             values[_QUANTISE] = _quantised
-        told.append((module, values))
-    return told
+        replaced.append((module, values))
+    return replaced
 
 
 def _quantised(*args: Any, **options: Any) -> Any:
