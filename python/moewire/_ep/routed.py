@@ -96,7 +96,7 @@ class RoutedCalls:
         Expanded rows are one per selection of an expert of this rank. An expert's rows lie
         together, in order of source rank, token and k (``routing.expanded_rows`` says where).
 
-        No gradient comes back through here; ``gather`` is what brings one.
+        No gradient comes back through here: that is ``moewire.autograd.scatter``.
 
         Args:
             routing: of this buffer and epoch.
@@ -174,7 +174,7 @@ class RoutedCalls:
         once (nearest even). Expanded rows of a token on one rank are first added there, in order of
         k, and rounded to bf16. A token that no rank got has its biases, or 0.
 
-        No gradient comes back through here; ``scatter`` is what brings one.
+        No gradient comes back through here: that is ``moewire.autograd.gather``.
 
         Args:
             routing: of this buffer and epoch.

@@ -26,6 +26,9 @@ experts' backward ends the operation that is open there; ranks that waited for i
 weights and sums. There the gradients of the weights are computed at the experts, and come back
 exactly.
 
+``scatter`` and ``gather`` are the same over a ``moewire.Routing``, of which a graph may hold any
+number: each is the backward of the other, and a backward moves the rows of the forward, no more.
+
 All ranks must build the same graph: the same calls in the same order, and a backward through the
 same ``out``. A rank without tokens, without rows, or with an ``x`` that needs no gradient takes
 part like any other rank: its results require gradients, too. It must call ``backward`` as the
@@ -63,6 +66,7 @@ from ._backward import (
     refuse_capture,
 )
 from ._flat import FlatRouting, combine_flat, dispatch_flat, get_flat_buffer_size_hint
+from ._routed import gather, scatter
 from ._rows import ReceivedRows
 
 __all__ = [
@@ -72,8 +76,10 @@ __all__ = [
     "combine_flat",
     "dispatch",
     "dispatch_flat",
+    "gather",
     "get_ep_buffer_size_hint",
     "get_flat_buffer_size_hint",
+    "scatter",
 ]
 
 

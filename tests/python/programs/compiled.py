@@ -24,6 +24,7 @@ from moewire._ep import flat as _flat
 from moewire._ep import packed as _packed
 from moewire.autograd import _backward
 from moewire.autograd import _flat as _flat_gradients
+from moewire.autograd import _routed as _routed_gradients
 from moewire.compat._mooncake import Buffer as MooncakeBuffer
 from moewire.deep_ep import Buffer as DeepEPBuffer
 from moewire.deep_ep import ElasticBuffer, _elastic_calls, _normal, _routed
@@ -42,11 +43,12 @@ CALLS = {
     "deep_ep": 3,
     "gradients": 2,
     "flat_gradients": 2,
+    "routed_gradients": 3,
     "routings": 4,
     "normal": 3,
     "elastic": 2,
 }
-LEARN = ("gradients", "flat_gradients")  # forward and backward
+LEARN = ("gradients", "flat_gradients", "routed_gradients")  # forward and backward
 
 
 def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
@@ -100,6 +102,13 @@ def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
         sums = routing.topk_weights.sum(1, keepdim=True)
         return autograd.combine_flat((rows * sums).bfloat16(), routing) + 1
 
+    def routed_gradients(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        routing = buffer.make_routing(ids, EXPERTS)
+        rows, sent = autograd.scatter(buffer, routing, x * 2, weights, expanded=True)
+        return (
+            autograd.gather(buffer, routing, (rows * sent[:, None]).bfloat16(), expanded=True) + 1
+        )
+
     def routings(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         routing = buffer.make_routing(ids, EXPERTS)
         rows, sent, _ = buffer.scatter(routing, x * 2, topk_weights=weights)
@@ -136,6 +145,7 @@ def layers(group: dist.ProcessGroup) -> dict[str, Layer]:
         "deep_ep": low_latency,
         "gradients": gradients,
         "flat_gradients": flat_gradients,
+        "routed_gradients": routed_gradients,
         "routings": routings,
         "normal": normal,
         "elastic": elastic,
@@ -194,7 +204,7 @@ def nothing_of_ours() -> None:
     """No frame of the package was compiled, not even one that a marked function calls."""
     entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
     modules = [_packed, dispatch, combine, _flat, engine, operation, routed, routing]
-    modules += [_backward, _flat_gradients, _elastic_calls, _normal, _routed]
+    modules += [_backward, _flat_gradients, _routed_gradients, _elastic_calls, _normal, _routed]
     codes = [
         member.__code__
         for module in modules

@@ -1,0 +1,224 @@
+"""Gradients through scatter and gather; ``moewire.autograd`` makes the names public.
+
+Each is the backward of the other, over the same routing: a scatter copies a token's row to its
+ranks, so its gradient is the sum of theirs; a gather adds rows up, so each row's gradient is that
+of its token. Nothing is saved but the routing, which the graph holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from .._base import check
+from .._base.opaque import opaque
+from .._ep import selections
+from .._ep.routing import Routing, refuse_foreign
+from ..buffer import Buffer
+from ._backward import new_anchor, place_of
+
+_ROWS = (torch.bfloat16, torch.float32)
+
+
+class RoutedCall(NamedTuple):
+    """One call over a routing: what its forward and its backward share."""
+
+    buffer: Buffer
+    routing: Routing
+    expanded: bool
+    alignment: int
+    timeout_us: int
+
+    def scatter(
+        self, x: torch.Tensor, topk_weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rows and weights; zeros between experts, lest something undefined has a gradient."""
+        rows, weights, _ = self.buffer.scatter(
+            self.routing,
+            x,
+            topk_weights=topk_weights,
+            expanded=self.expanded,
+            expert_alignment=self.alignment,
+            zero_gaps=self.expanded,
+            timeout_us=self.timeout_us,
+        )
+        return rows, weights
+
+    def gather(
+        self,
+        y: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        dtype: torch.dtype,
+        bias: Sequence[torch.Tensor] = (),
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sums in ``dtype``, and the weights, each from the rank of its selection."""
+        out = y.new_empty((self.routing.num_tokens, y.shape[1]), dtype=dtype)
+        return self.buffer.gather(
+            self.routing,
+            y,
+            topk_weights=topk_weights,
+            owners_only=True,
+            bias=bias,
+            out=out,
+            expanded=self.expanded,
+            expert_alignment=self.alignment,
+            timeout_us=self.timeout_us,
+        )
+
+
+@opaque
+def scatter(
+    buffer: Buffer,
+    routing: Routing,
+    x: torch.Tensor,
+    topk_weights: torch.Tensor | None = None,
+    *,
+    expanded: bool = False,
+    expert_alignment: int = 1,
+    timeout_us: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Brings each token's row to its ranks. Collective; its backward is a gather.
+
+    Args:
+        buffer, routing: the buffer, and what its ``make_routing`` returned. A routing may be used
+            by any number of calls; the graph holds it until the backward.
+        x: bf16 or float32 [T, H], contiguous, H a multiple of 8. Expanded: bf16.
+        topk_weights: float32, bf16 or float16 [T, K], contiguous; their gradients have their dtype.
+            All ranks give weights or none does.
+        expanded, expert_alignment: as for ``Buffer.scatter``. Rows between experts are zeros.
+        timeout_us: for each wait for other ranks, also in the backward; -1 for none.
+
+    Returns:
+        ``(rows, weights)`` as of ``Buffer.scatter``, ordinary tensors: [rows, H] of x's dtype;
+        float32 [N, K], expanded [rows], or None without ``topk_weights``.
+
+    Raises:
+        StaleHandleError: the routing is of another epoch; also in the backward.
+        MoewireError: as for ``Buffer.scatter``.
+    """
+    call = _call(buffer, routing, expanded, expert_alignment, timeout_us)
+    allowed = _ROWS[:1] if call.expanded else _ROWS
+    _check_rows("x", x, routing.num_tokens, call, allowed)
+    if topk_weights is not None:
+        _, dtype = selections.dtypes(selections.flags(None, topk_weights))
+        shape = (routing.num_tokens, routing.num_topk)
+        place = place_of(buffer)
+        check.tensor("topk_weights", topk_weights, dtype, shape, place, selections.WEIGHTS)
+        topk_weights = topk_weights.float()
+    rows, weights = _Scatter.apply(new_anchor(x), x, topk_weights, call)
+    return rows, weights
+
+
+@opaque
+def gather(
+    buffer: Buffer,
+    routing: Routing,
+    y: torch.Tensor,
+    *,
+    rows: torch.Tensor | None = None,
+    bias: Sequence[torch.Tensor] = (),
+    dtype: torch.dtype = torch.bfloat16,
+    expanded: bool = False,
+    expert_alignment: int = 1,
+    timeout_us: int = -1,
+) -> torch.Tensor:
+    """Brings rows back to their tokens, and adds them up. Collective; its backward is a scatter.
+
+    Args:
+        buffer, routing, timeout_us: as for ``scatter``.
+        y: bf16 or float32 [N, H], contiguous; expanded, bf16 [rows, H].
+        rows: what the ``scatter`` returned of which ``y`` was made. With it the backward goes on
+            to that scatter on every rank, also where ``y`` was made without it: on a rank to which
+            no row came, for example. Not needed if ``y`` always comes from ``rows``.
+        bias: up to two tensors [T, H] of y's dtype, contiguous, which are added first.
+        dtype: of the result, bf16, or float32 if ``y`` is.
+        expanded, expert_alignment: as for the scatter that made such rows.
+
+    Returns:
+        [T, H]: for each token the biases and the sum of its rows, as ``Buffer.gather``.
+
+    Raises:
+        MoewireError: as for ``scatter``.
+    """
+    call = _call(buffer, routing, expanded, expert_alignment, timeout_us)
+    allowed = _ROWS[:1] if call.expanded else _ROWS
+    num_rows = routing.num_expanded_rows(expert_alignment) if expanded else routing.num_rows
+    _check_rows("y", y, num_rows, call, allowed)
+    if dtype not in (torch.bfloat16, y.dtype):
+        wide = ", torch.float32" if y.dtype is torch.float32 else " for such y"
+        raise check.refuse("dtype", dtype, f"torch.bfloat16{wide}")
+    out: torch.Tensor = _Gather.apply(new_anchor(y), y, rows, call, dtype, *bias)
+    return out
+
+
+def _call(
+    buffer: object, routing: object, expanded: object, alignment: object, timeout_us: object
+) -> RoutedCall:
+    if not isinstance(buffer, Buffer):
+        raise check.refuse("buffer", type(buffer).__name__, "a moewire.Buffer")
+    return RoutedCall(
+        buffer,
+        refuse_foreign(buffer.runtime, routing),
+        check.boolean("expanded", expanded),
+        check.limited("expert_alignment", alignment),
+        check.timeout(timeout_us),
+    )
+
+
+def _check_rows(
+    name: str, rows: torch.Tensor, count: int, call: RoutedCall, allowed: tuple[torch.dtype, ...]
+) -> None:
+    """Checks for rows that a gather takes: forward or backward, one brings them back."""
+    given = getattr(rows, "dtype", None)
+    dtype = given if given in allowed else allowed[0]
+    assert dtype is not None
+    check.tensor(name, rows, dtype, (count, None), place_of(call.buffer), allowed)
+    check.hidden(rows.shape[1], False)
+
+
+class _Scatter(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        x: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        call: RoutedCall,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        ctx.call, ctx.weighted = call, topk_weights is not None
+        return call.scatter(x, topk_weights)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(
+        ctx: Any, grad_rows: torch.Tensor, grad_weights: torch.Tensor | None
+    ) -> tuple[Any, ...]:
+        weights = grad_weights.contiguous() if ctx.weighted and grad_weights is not None else None
+        grad_x, home = ctx.call.gather(grad_rows.contiguous(), weights, grad_rows.dtype)
+        return None, grad_x, home, None
+
+
+class _Gather(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        y: torch.Tensor,
+        rows: torch.Tensor | None,
+        call: RoutedCall,
+        dtype: torch.dtype,
+        *bias: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.call, ctx.dtype, ctx.num_biases = call, y.dtype, len(bias)
+        out, _ = call.gather(y, None, dtype, bias)
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
+        grad_y, _ = ctx.call.scatter(grad_out.contiguous(), None)
+        biases = [grad_out.to(ctx.dtype)] * ctx.num_biases
+        return None, grad_y.to(ctx.dtype), None, None, None, *biases
