@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
+
+	"go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -113,15 +114,15 @@ func (p *Pending[T]) Close() {
 }
 
 // Refusal remembers why a connection could not be taken at last. Safe for concurrent use.
-type Refusal struct{ err atomic.Pointer[error] }
+type Refusal struct{ err atomic.Error }
 
 // Note remembers an error.
-func (r *Refusal) Note(err error) { r.err.Store(&err) }
+func (r *Refusal) Note(err error) { r.err.Store(err) }
 
 // String is for the end of another error's text; "" if all were taken.
 func (r *Refusal) String() string {
 	if err := r.err.Load(); err != nil {
-		return fmt.Sprintf(" (here, a connection could not be taken: %v)", *err)
+		return fmt.Sprintf(" (here, a connection could not be taken: %v)", err)
 	}
 	return ""
 }

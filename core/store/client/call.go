@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/pool"
 	"github.com/moewire/moewire/core/store/message"
@@ -55,7 +57,7 @@ type call struct {
 	ended  chan struct{}
 	left   atomic.Int32 // parts
 
-	tooLarge atomic.Pointer[string] // the first one
+	tooLarge uatomic.String // the first one
 }
 
 // part is what one message asks of one server.
@@ -294,9 +296,7 @@ func (c *Client) finish(k *call) {
 	if c.isClosed() {
 		k.Err = ErrClosed
 	}
-	if text := k.tooLarge.Load(); text != nil {
-		k.TooLarge = *text
-	}
+	k.TooLarge = k.tooLarge.Load()
 	_ = c.places.Put(k.place)
 	if !k.sync {
 		c.mu.Lock()

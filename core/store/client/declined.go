@@ -30,7 +30,7 @@ func (l *link) declined(head *wire.Head, t *part) error {
 // that is full.
 func (l *link) tooLarge(t *part, text string) {
 	if t.call != nil {
-		t.call.tooLarge.CompareAndSwap(nil, &text)
+		t.call.tooLarge.CompareAndSwap("", text)
 	}
 	class := uint32(1) << bits.Len32(uint32(t.bytes)) // a block has 256 MiB at most
 	if l.peer.tooLarge.Or(class)&class == 0 {

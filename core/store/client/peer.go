@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/stream"
@@ -34,7 +36,7 @@ type peer struct {
 	name   string
 	first  chan error // how the first try ended
 	// why blocks come by TCP for as long as the client lives
-	latched atomic.Pointer[error]
+	latched uatomic.Error
 	said    atomic.Bool // that they come by TCP for a while
 	denied  atomic.Bool // and a warning said so
 	// tooLarge has a bit for each power of two of bytes of which a warning has said that no segment holds such a block

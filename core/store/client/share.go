@@ -156,7 +156,7 @@ const storageMemory = 1
 
 // latch reports whether blocks of the server come by TCP from now on: with an error they do, which is said once.
 func (p *peer) latch(err error) bool {
-	if err != nil && p.latched.CompareAndSwap(nil, &err) {
+	if err != nil && p.latched.CompareAndSwap(nil, err) {
 		p.client.counts.Latched.Add(1)
 		p.client.cfg.Warn(fmt.Sprintf("%s: blocks come by TCP from now on, not by shared memory: %v", p.name, err))
 	}

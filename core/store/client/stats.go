@@ -1,7 +1,7 @@
 package client
 
 import (
-	"sync/atomic"
+	"go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/wire"
