@@ -67,13 +67,13 @@ def drawn(case: Case, form: Form) -> tuple[Leaves, list[torch.Tensor]]:
 def reference(case: Case, given: Leaves, form: Form, grads: list[torch.Tensor]) -> Leaves:
     """Results in place of x's, and the gradients of everything; token by token, in float64."""
 
-    def wide(one: torch.Tensor) -> torch.Tensor:
+    def widened(one: torch.Tensor) -> torch.Tensor:
         return one.detach().double().requires_grad_()
 
     x, weights, bias = (
-        [wide(one) for one in some] for some in (given.x, given.weights, given.bias)
+        [widened(one) for one in some] for some in (given.x, given.weights, given.bias)
     )
-    scales, shared = wide(given.scales), wide(given.shared)
+    scales, shared = widened(given.scales), widened(given.shared)
     total = scales.new_zeros(())
     for source, ids in enumerate(case.listed):
         for token, selected in enumerate(ids):
