@@ -148,8 +148,8 @@ def gather(
     num_rows = routing.num_expanded_rows(expert_alignment) if expanded else routing.num_rows
     _check_rows("y", y, num_rows, call, allowed)
     if dtype not in (torch.bfloat16, y.dtype):
-        extended = ", torch.float32" if y.dtype is torch.float32 else " for such y"
-        raise check.refuse("dtype", dtype, f"torch.bfloat16{wide}")
+        or_float32 = ", torch.float32" if y.dtype is torch.float32 else " for such y"
+        raise check.refuse("dtype", dtype, f"torch.bfloat16{or_float32}")
     out: torch.Tensor = _Gather.apply(new_anchor(y), y, rows, call, dtype, *bias)
     return out
 
