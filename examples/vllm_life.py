@@ -55,7 +55,7 @@ def engine(options: argparse.Namespace) -> Any:
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "spec_name": "MoewireCPUOffloadingSpec",
-                "spec_module_path": "moewire.integrations.vllm.offload.cpu",
+                "spec_module_path": "moewire.integrations.vllm",
                 "cpu_bytes_to_use": MEMORY,
                 "block_size": options.chunk,
                 "secondary_tiers": [options.tier],

@@ -21,7 +21,7 @@ LENGTHS = (700, 1150, 320, 333, 63, 64)
 NEW_TOKENS = 8
 SPEC = {
     "spec_name": "MoewireCPUOffloadingSpec",
-    "spec_module_path": "moewire.integrations.vllm.offload.cpu",
+    "spec_module_path": "moewire.integrations.vllm",
 }
 
 

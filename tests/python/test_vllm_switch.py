@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -87,3 +88,16 @@ def test_a_vllm_without_tiers_is_left_alone(monkeypatch: pytest.MonkeyPatch, tie
     assert not offload.register()
     monkeypatch.delitem(sys.modules, "vllm")
     assert not offload.register()
+
+
+def test_the_spec_is_found_where_a_configuration_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM imports the module by its name and asks it for the class; without vLLM nothing is."""
+    assert "MoewireCPUOffloadingSpec" in plugin.__all__
+    spec = object()
+    name = "moewire.integrations.vllm.offload.cpu"
+    assert name not in sys.modules
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(MoewireCPUOffloadingSpec=spec))
+    found = importlib.import_module("moewire.integrations.vllm")
+    assert found.MoewireCPUOffloadingSpec is spec
+    with pytest.raises(AttributeError, match="has no attribute 'MoewireGPUOffloadingSpec'"):
+        found.MoewireGPUOffloadingSpec  # noqa: B018

@@ -11,7 +11,9 @@ naming ``moewire`` in vLLM's ``VLLM_PLUGINS``, by ``MOEWIRE_VLLM``, or on vLLM's
 - ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of Moewire.
 
 Apart from this, it names to vLLM the secondary tier of ``offload``, which does nothing unless a
-configuration asks for it; ``0`` keeps it out as well.
+configuration asks for it; ``0`` keeps it out as well. A configuration finds the offloading spec for
+the CPU here: ``"spec_name": "MoewireCPUOffloadingSpec"``, ``"spec_module_path":
+"moewire.integrations.vllm"``.
 
 vLLM has no registry for the exchange, so classes and functions of its modules are replaced, and
 only in the versions in ``_engines.VLLM.tested``. docs/vllm.md says what was run.
@@ -23,15 +25,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import _engines, _mooncake_store, _plugin
 from . import _command_line, offload
 
 if TYPE_CHECKING:
     from ...buffer import Buffer
+    from .offload.cpu import MoewireCPUOffloadingSpec
 
-__all__ = ["activate", "buffers", "close"]
+__all__ = ["MoewireCPUOffloadingSpec", "activate", "buffers", "close"]
 
 _DEFAULT = frozenset({"manager", "repairs"})
 
@@ -43,6 +46,14 @@ def activate() -> None:
     if os.environ.get(_engines.VLLM.switch, "").strip() != "0":
         offload.register()
     _plugin.activate(_engines.VLLM, _apply)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MoewireCPUOffloadingSpec":  # imports vLLM
+        from .offload.cpu import MoewireCPUOffloadingSpec
+
+        return MoewireCPUOffloadingSpec
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def buffers() -> list[Buffer]:

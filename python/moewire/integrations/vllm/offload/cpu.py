@@ -1,7 +1,7 @@
 """vLLM's offloading on its CPU backend, which its own specs refuse.
 
 In ``kv_connector_extra_config``: ``"spec_name": "MoewireCPUOffloadingSpec"``,
-``"spec_module_path": "moewire.integrations.vllm.offload.cpu"``. Everything else is as for vLLM's
+``"spec_module_path": "moewire.integrations.vllm"``. Everything else is as for vLLM's
 ``TieringOffloadingSpec``. Written against vLLM 0.32.0.
 """
 
