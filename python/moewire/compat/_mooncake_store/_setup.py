@@ -14,6 +14,7 @@ from ._codes import BAD_ARGUMENT, Problem, log, warn_once
 
 MASTER = "127.0.0.1:50051"
 SEGMENT_BYTES = 16 << 20
+BUFFER_BYTES = 1 << 30
 # Mooncake's name, and the one that LMCache passes on.
 _MASTER_NAMES = ("master_server_addr", "master_server_address")
 _UNITS = " KMGT"
@@ -27,14 +28,14 @@ class Settings(NamedTuple):
         hostname: of this client, with or without a port. It is only told back.
         master: "host:port" of a server.
         segment: bytes that this client would give; they are not allocated.
-        buffer: bytes for calls that copy; not allocated. 0: those calls fail.
+        buffer: bytes for calls that copy, and the most of sessions; not allocated. 0: those fail.
         tenant: part of the namespace.
     """
 
     hostname: str
     master: str = MASTER
     segment: int = SEGMENT_BYTES
-    buffer: int = SEGMENT_BYTES
+    buffer: int = BUFFER_BYTES
     tenant: str = "default"
 
 
@@ -52,14 +53,14 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     return Settings(
         str(config["local_hostname"]),
         str(next((config[name] for name in _MASTER_NAMES if config.get(name)), MASTER)),
-        _size("global_segment_size", config),
-        _size("local_buffer_size", config),
+        _size("global_segment_size", config, SEGMENT_BYTES),
+        _size("local_buffer_size", config, BUFFER_BYTES),
         str(config.get("tenant_id", "default")),
     )
 
 
-def _size(name: str, config: Mapping[str, Any]) -> int:
-    given = str(config.get(name, SEGMENT_BYTES)).strip()
+def _size(name: str, config: Mapping[str, Any], default: int) -> int:
+    given = str(config.get(name, default)).strip()
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", given.upper())
     if match is None:
         raise Problem(BAD_ARGUMENT, f"{name}: {given!r} given; allowed: bytes, or as in 16MB")

@@ -10,11 +10,12 @@ from ... import _abi as abi
 from ._base import named
 from ._codes import BAD_ARGUMENT, MISSING, OK, Problem, log
 from ._replicas import ReplicaDescriptor
-from ._setup import MASTER, SEGMENT_BYTES, settings_of
+from ._sessions import SessionCalls
+from ._setup import BUFFER_BYTES, MASTER, SEGMENT_BYTES, settings_of
 from ._tensors import TensorCalls
 
 
-class MooncakeDistributedStore(TensorCalls):
+class MooncakeDistributedStore(SessionCalls, TensorCalls):
     """A client of the block store with the methods of Mooncake's class.
 
     Safe for use by several threads, and not in a forked child. Errors are codes and a line of
@@ -27,7 +28,7 @@ class MooncakeDistributedStore(TensorCalls):
         local_hostname: str | Mapping[str, Any] = "",
         metadata_server: str = "",
         global_segment_size: int = SEGMENT_BYTES,
-        local_buffer_size: int = SEGMENT_BYTES,
+        local_buffer_size: int = BUFFER_BYTES,
         protocol: str = "tcp",
         rdma_devices: str = "",
         master_server_addr: str = MASTER,
@@ -46,7 +47,8 @@ class MooncakeDistributedStore(TensorCalls):
             local_hostname: of this client; or a dictionary with these arguments, whose sizes may
                 be texts such as "16MB".
             global_segment_size, local_buffer_size: bytes; nothing is allocated. With a
-                ``local_buffer_size`` of 0 only calls with addresses work.
+                ``local_buffer_size`` of 0 only calls with addresses work; it bounds the blocks of
+                sessions.
             master_server_addr: "host:port" of a server; ``MOEWIRE_STORE_SERVERS`` replaces it.
             tenant_id: part of the namespace; ``MOEWIRE_STORE_NAMESPACE`` is another.
             metadata_server, protocol, rdma_devices, engine, enable_ssd_offload, ssd_offload_path,
