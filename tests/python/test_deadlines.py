@@ -36,7 +36,19 @@ CALLS = (
     "combine_hook",
     "combine_flat",
     "combine_buffer",
+    "make_routing",
+    "scatter",
+    "gather",
 )
+# What both ranks do before a call.
+FIRST = {
+    "combine": ("dispatch",),
+    "combine_hook": ("dispatch",),
+    "combine_flat": ("dispatch_flat",),
+    "combine_buffer": ("dispatch",),
+    "scatter": ("make_routing",),
+    "gather": ("make_routing", "scatter"),
+}
 RENDEZVOUS = ("construct", "update")
 FAILURES = ("stopped", "idle", "no descriptors", "signals", "stopped, no descriptors")
 IN_ALL = ("idle", "stopped, no descriptors")
@@ -79,8 +91,8 @@ class Pair:
 
     def prepare(self, call: str) -> None:
         self.both("update")
-        if call.startswith("combine"):
-            self.both("dispatch_flat" if call == "combine_flat" else "dispatch")
+        for before in FIRST.get(call, ()):
+            self.both(before)
         if call == "combine_buffer":  # of a combine with outputs that the peer has not read
             assert self.ranks[0].do("combine_sent")["error"] is None
 

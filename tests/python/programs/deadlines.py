@@ -81,6 +81,15 @@ class Rank:
     def combine_buffer(self, timeout_us: int) -> None:
         self.buffer.get_next_combine_buffer(self.handle, timeout_us=timeout_us)
 
+    def make_routing(self, timeout_us: int) -> None:
+        self.routing = self.buffer.make_routing(self.ids, EXPERTS, timeout_us=timeout_us)
+
+    def scatter(self, timeout_us: int) -> None:
+        self.rows = self.buffer.scatter(self.routing, self.x, timeout_us=timeout_us).rows
+
+    def gather(self, timeout_us: int) -> None:
+        self.buffer.gather(self.routing, self.rows, timeout_us=timeout_us)
+
     def dispatch_flat(self, timeout_us: int) -> None:
         found = self.buffer.dispatch_flat(
             self.x, self.ids, self.weights, TOKENS, EXPERTS, timeout_us=timeout_us
