@@ -98,6 +98,7 @@ type chaos struct {
 	steps   uint64
 
 	outnumbered int // ranks lost because too few ranks went on
+	orphaned    int // ranks killed whose sockets a child held
 }
 
 func newChaos(t *testing.T, at place, ranks int, struck faultCounts) *chaos {
@@ -117,6 +118,7 @@ func runChaos(t *testing.T, at place, ranks, faults int, struck faultCounts) {
 	c.change(false)
 	c.settle(rankset.Set{}, rankset.Set{})
 	c.finish()
+	t.Logf("%d killed while a child held their sockets", c.orphaned)
 	t.Logf("%d faults, %d processes, %d updates, %d steps; %d points not passed; lost beside those: %d without a quorum, %d late ranks, %d others",
 		c.count, len(c.children), c.updates, c.steps, c.missed, c.outnumbered, c.early, c.unfair)
 	require.Zero(t, c.unfair, "ranks were lost that were neither struck nor late: MOEWIRE_SEED=%d", c.seed)
@@ -127,6 +129,9 @@ func (c *chaos) hits(v *child) {
 	c.count++
 	c.struck.add(v.fault.Point, v.fault.Kind)
 	v.struck = true
+	if v.fault.Kind == kill && v.held() {
+		c.orphaned++
+	}
 }
 
 // round strikes once or twice, looks which ranks were lost, and often changes the

@@ -42,7 +42,11 @@ type child struct {
 	closing     bool // it was told to
 	home        int  // the group that it is of, from 1 on
 	hello       bool
+	forked      time.Time // it has a child that holds its sockets since then
 }
+
+// held reports whether a child may hold the sockets of a process, beyond its end.
+func (c *child) held() bool { return time.Since(c.forked) < holdFor+time.Second }
 
 // safeBuffer is written by exec's goroutine.
 type safeBuffer struct {
@@ -78,6 +82,8 @@ func (c *child) apply(g *group, e event) {
 		c.cleared = true
 	case "hello":
 		c.hello = true
+	case "forked":
+		c.forked = time.Now()
 	case "step":
 		c.goesOn(e)
 	case "fenced":

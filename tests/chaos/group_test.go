@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -241,6 +242,9 @@ func (g *group) finish() {
 		}
 	}
 	g.await("the end of all ranks", func() bool { return g.live() == 0 })
+	for slices.ContainsFunc(g.children, (*child).held) {
+		time.Sleep(100 * time.Millisecond) // until children of ranks have ended, too
+	}
 	sockets, err := os.ReadFile("/proc/net/unix")
 	require.NoError(g.t, err)
 	for _, name := range g.sockets {

@@ -136,6 +136,16 @@ func (r *rank) serve() {
 	}
 }
 
+// holdFor is how long a forked child keeps the sockets of its rank.
+const holdFor = 2 * time.Second
+
+// fork makes a child now and then that holds what a DataLoader's worker would.
+func (r *rank) fork() {
+	if r.own.IntN(3) == 0 && holdSockets() == nil {
+		r.say("forked", event{})
+	}
+}
+
 // heard returns the next command; the zero one when there is none and a script
 // to be played.
 func (r *rank) heard() command {

@@ -168,6 +168,7 @@ func (r *rank) install(c command) error {
 	r.joining, r.installed, r.playing, r.term, r.steps = false, true, true, c.Term, 0
 	r.reported, r.changedAt = r.members(), time.Time{}
 	r.say("installed", event{Seq: c.Seq, Set: r.reported.Word()})
+	r.fork()
 	r.trap.hit(atInstalled)
 	return nil
 }
