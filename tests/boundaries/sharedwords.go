@@ -43,13 +43,8 @@ var sharedReaders = []reader{
 	// The failure detector, and membership.
 	{"core/ep/suspicion/peer.go", "finds waits_for, since and beat; a wild quiesced promises nothing"},
 	{"core/ep/suspicion/suspicion.go", "sets are cut to members, a later since makes the rank itself a cause"},
-	{"core/ep/suspicion/detector.go", "members, through membership.Guard"},
+	{"core/ep/suspicion/detector.go", "members, cut to the ranks that are present"},
 	{"core/group/membership/guard.go", "clears bits that no rank can have set"},
-	{"core/ep/cuda/buffer.go", "members, through membership.Guard"},
-	{"core/ep/cuda/fenced.go", "members, through membership.Guard"},
-	{"core/ep/cuda/state.go", "members, through membership.Guard"},
-	{"core/ep/cuda/update.go", "members, through membership.Guard"},
-	{"core/ep/cuda/watch.go", "members, through membership.Guard"},
 	{"core/group/multihost/listener.go", "members: an epoch, which the others compare"},
 	{"core/group/multihost/view.go", "members is compared with what was agreed on; own words are sent as they are"},
 

@@ -29,6 +29,8 @@ type Buffer struct {
 	ranks  int
 	engine *device.Engine
 	offer  *cudaipc.Offer
+	all    rankset.Set       // every rank of the group
+	word   *membership.Guard // of dom
 
 	ending      sync.Once
 	stopped     chan struct{} // ended by Stop
@@ -86,10 +88,12 @@ func New(dom domain.Domain, dev *device.Device, cfg Config) (*Buffer, error) {
 	if err := checkRemote(dom); err != nil {
 		return nil, err
 	}
+	all := rankset.Upto(dom.NumRanks())
+	word := membership.NewGuard(func() membership.Word { return dom.Members() }, all)
 	b := &Buffer{
-		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
+		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(), all: all, word: word,
 		mapped: make([]mapped, dom.NumRanks()), remote: remote{maxDrain: maxDrain}, slots: make([]slot, cfg.NumSlots),
-		epoch: membership.Members(dom.Members().Load()).Epoch(),
+		epoch: membership.Members(word.Load()).Epoch(),
 		life:  membership.Begin(membership.Connecting, errConnect), stopped: make(chan struct{}),
 	}
 	if cfg.Joining {
@@ -213,7 +217,8 @@ func (b *Buffer) enter(epoch membership.Epoch, base uint64) error {
 	defer b.mu.Unlock()
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	set := membership.Members(b.dom.Members().Load())
+	b.word.Begin(epoch, b.dom.Present())
+	set := membership.Members(b.word.Load())
 	b.detector = suspicion.NewDetector(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks().And(b.dom.Present())
 	b.fenced, b.wild.ranks = fenced{}, rankset.Set{}
@@ -270,7 +275,7 @@ func (b *Buffer) Members() rankset.Set {
 	if b.life.State() == membership.Closed {
 		return rankset.Set{}
 	}
-	set := membership.Members(b.dom.Members().Load())
+	set := membership.Members(b.word.Load())
 	if set.Epoch() != b.epoch {
 		return rankset.Set{}
 	}
@@ -286,7 +291,7 @@ func (b *Buffer) Membership() (ranks rankset.Set, epoch membership.Epoch, lost u
 	if b.life.State() == membership.Closed {
 		return rankset.Set{}, 0, 0
 	}
-	set := membership.Members(b.dom.Members().Load())
+	set := membership.Members(b.word.Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
 		ranks = ranks.Without(b.self) // it is another process's

@@ -72,7 +72,7 @@ func (b *Buffer) housemate(rank int) (other int, is bool) {
 	if pid == 0 {
 		return 0, false
 	}
-	healthy := membership.Members(b.dom.Members().Load()).Ranks().Or(b.left(b.entered)).Or(b.fenced.absent)
+	healthy := membership.Members(b.word.Load()).Ranks().Or(b.left(b.entered)).Or(b.fenced.absent)
 	for other := range b.entered.And(healthy).Minus(rankset.Of(b.self, rank)).All() {
 		if b.pidOf(other) == pid {
 			return other, true

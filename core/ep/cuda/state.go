@@ -36,7 +36,7 @@ func (b *Buffer) checkUsable() error {
 		b.surrender(f)
 	} else if f.Kind != 0 {
 		b.leaveFor(membership.Failed, b.meaning(f))
-	} else if word := b.dom.Members().Load(); !membership.Members(word).In(b.epoch, b.self) {
+	} else if word := b.word.Load(); !membership.Members(word).In(b.epoch, b.self) {
 		b.expelled(word)
 	}
 	return b.life.Why()
@@ -84,7 +84,7 @@ func (b *Buffer) leaveFor(state membership.State, why error) {
 	if state == membership.Updating || state == membership.Closed {
 		b.rec.Area.SetLeft(b.epoch)
 	}
-	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	membership.Leave(b.word, b.epoch, b.self)
 	b.wakeAll()
 }
 

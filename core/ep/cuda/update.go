@@ -36,7 +36,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	return ep.Standing{
-		Epoch: membership.Members(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
+		Epoch: membership.Members(b.word.Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
 	}, nil
 }
 
@@ -234,8 +234,8 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 func (b *Buffer) leaveOut(ranks rankset.Set) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	absent := ranks.And(membership.Members(b.dom.Members().Load()).Ranks())
-	if membership.LeaveOut(b.dom.Members(), b.epoch, ranks) {
+	absent := ranks.And(membership.Members(b.word.Load()).Ranks())
+	if membership.LeaveOut(b.word, b.epoch, ranks) {
 		b.fenced.absent = b.fenced.absent.Or(absent)
 		b.wakeAll()
 	}
@@ -252,10 +252,11 @@ func (b *Buffer) pidOf(rank int) int {
 // rendezvous, with ranks that were not at this one.
 func (b *Buffer) beginEpoch(epoch membership.Epoch) error {
 	present := b.dom.Present()
-	if !membership.Install(b.dom.Members(), epoch, present) {
+	if !membership.Install(b.word, epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)
 	}
-	if set := membership.Members(b.dom.Members().Load()); set.Epoch() != epoch || !set.Ranks().Minus(present).Empty() {
+	b.word.Begin(epoch, b.all)
+	if set := membership.Members(b.word.Load()); set.Epoch() != epoch || !set.Ranks().Minus(present).Empty() {
 		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ep.ErrFenced, epoch)
 	}
 	return nil

@@ -79,7 +79,7 @@ func (b *Buffer) watchLoop() {
 func (b *Buffer) watchHasWork() bool {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
-	return b.watch.stop || (b.life.IsMember() && b.dom.Members().Load() != b.watch.members)
+	return b.watch.stop || (b.life.IsMember() && b.word.Load() != b.watch.members)
 }
 
 // look is one turn. It waits only for the device, and only when this rank is out.
@@ -159,9 +159,9 @@ func (b *Buffer) announceQuiesced() {
 // fenceTheDying takes ranks out when their processes end. On a device a wait may begin
 // at any time, so no rank has to wait for them first.
 func (b *Buffer) fenceTheDying(now time.Time) {
-	others := membership.Members(b.dom.Members().Load()).Ranks().Without(b.self)
+	others := membership.Members(b.word.Load()).Ranks().Without(b.self)
 	for r := range b.detector.Dying(others).All() {
-		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) {
+		if membership.Fence(b.word, b.epoch, b.self, r) {
 			b.lost++
 			b.recordLost(rankset.Of(r), now, ep.WhyEnded)
 			b.wakeAll()
@@ -172,7 +172,8 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 // order tells the device which ranks are members. First it tells which of the other
 // ranks write nothing more.
 func (b *Buffer) order(now time.Time) {
-	word := b.dom.Members().Load()
+	word := b.word.Load()
+	b.reportViolations()
 	if out := b.entered.Minus(membership.Members(word).Ranks()); !out.Empty() {
 		quiesced := b.quiesced(out)
 		b.engine.SetQuiesced(quiesced)
@@ -262,7 +263,7 @@ func (b *Buffer) blameStraggler(now time.Time, seen membership.Members) {
 	if causes.Empty() || b.engine.StillTimedOut(b.watch.timedOut) != b.watch.timedOut {
 		return
 	}
-	if membership.Expel(b.dom.Members(), seen, b.epoch, b.self, causes) {
+	if membership.Expel(b.word, seen, b.epoch, b.self, causes) {
 		b.lost += uint64(causes.Len())
 		b.recordLost(causes, now, ep.WhyTimedOut)
 		b.wakeAll()

@@ -15,6 +15,7 @@ import (
 type violations struct {
 	ranks rankset.Set // of the epoch: ranks with such words in their memory or messages
 	total uint64      // each rank once in an epoch
+	shown uint64      // what telemetry has, with the bits of members that were cleared again
 }
 
 // fenceTheWild takes out every rank with such a word in its memory or messages. The
@@ -28,7 +29,7 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 			continue
 		}
 		b.countViolation(r)
-		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) { // else others have to agree: the next turn asks again
+		if membership.Fence(b.word, b.epoch, b.self, r) { // else others have to agree: the next turn asks again
 			b.lost++
 			b.recordLost(rankset.Of(r), now, word.Why())
 			b.wakeAll()
@@ -50,7 +51,13 @@ func (b *Buffer) countViolation(rank int) {
 	}
 	b.wild.ranks = b.wild.ranks.With(rank)
 	b.wild.total++
-	if !b.rec.Ended {
-		b.rec.Area.SetViolations(b.wild.total)
+	b.reportViolations()
+}
+
+// reportViolations shows the count to other processes. The caller holds b.stateMu.
+func (b *Buffer) reportViolations() {
+	if n := b.wild.total + b.word.Repaired(); n != b.wild.shown && !b.rec.Ended {
+		b.rec.Area.SetViolations(n)
+		b.wild.shown = n
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -145,5 +146,43 @@ func TestWildMessage(t *testing.T) {
 		all[0].combine()
 		h.ranks[0].sync()
 		all[0].check(1)
+	}
+}
+
+// TestWildMembers: bits of members that no rank can have set are cleared again, are counted, and
+// cost no rank anything: ranks that the group does not have, and one that is out.
+func TestWildMembers(t *testing.T) {
+	cudatest.Emulate(t)
+	group := newGroup(t, 3)
+	all := ops(t, group, 183)
+	page := group[0].dom.Members().(*atomic.Uint64)
+	cleared := func(want uint64) {
+		require.Eventually(t, func() bool { return page.Load()&(1<<membership.EpochShift-1) == want }, connectIn, time.Millisecond)
+	}
+	counted := func() (n uint64) {
+		for _, r := range group {
+			n += violations(t, r)
+		}
+		return n
+	}
+	roundOf(all)
+	for _, bits := range []uint64{1 << 3, 1 << 47, 0xffffffffff << 3} {
+		before := counted()
+		page.Or(bits)
+		cleared(0b111)
+		require.Eventually(t, func() bool { return counted() > before }, connectIn, time.Millisecond)
+		roundOf(all)
+	}
+	page.And(^uint64(0b100)) // as if a rank had taken it out
+	require.Eventually(t, func() bool { return group[2].Err() != nil }, connectIn, time.Millisecond)
+	for _, r := range group[:2] {
+		require.Eventually(t, func() bool { return r.Members() == rankset.Of(0, 1) }, connectIn, time.Millisecond)
+	}
+	page.Or(0b100)
+	cleared(0b011)
+	require.ErrorIs(t, group[2].Err(), ep.ErrFenced)
+	for _, r := range group[:2] {
+		require.NoError(t, r.Err())
+		require.Equal(t, rankset.Of(0, 1), r.Members())
 	}
 }
