@@ -146,16 +146,6 @@ func (s *Session) sealable(head *Head, payload [][]byte) (int64, error) {
 	return total, nil
 }
 
-// Refuse seals the authenticated answer to a request that this side will not
-// serve: Reply and Refused are set and Status is the reason. It has no payload.
-func (s *Session) Refuse(dst []byte, request *Head, reason Reason) ([]byte, error) {
-	head := Head{
-		Code: request.Code, Reply: true, Refused: true,
-		Status: uint16(reason), Request: request.Request,
-	}
-	return s.Seal(dst, &head)
-}
-
 // OpenHead checks a whole frame (FrameBytes long, or from a Splitter) and
 // returns what its header says. The tag is checked before anything else is
 // read. Afterwards PayloadBytes is at most Config.MaxPayloadBytes, and
@@ -163,8 +153,8 @@ func (s *Session) Refuse(dst []byte, request *Head, reason Reason) ([]byte, erro
 //
 // On an error nothing has changed, and the connection should be closed. A frame may be
 // genuine and new, but of an unknown code or with a payload over the bound. Then the Head
-// comes with the error, Seq not 0, so that it can be answered (Refuse) before. Other
-// errors come with a Head of zeros.
+// comes with the error, Seq not 0. It can be answered before, by a Head with Reply and
+// Refused set and the Reason as Status. Other errors come with a Head of zeros.
 func (s *Session) OpenHead(frame []byte) (Head, error) {
 	if n, err := FrameBytes(frame); err != nil || n != len(frame) {
 		return Head{}, s.counters.refuse(ErrLength)

@@ -347,7 +347,7 @@ func TestWF10Refusal(t *testing.T) {
 	} {
 		got := refused(t, server, sealed(t, client, c.head, c.payload), c.want)
 		server.codes = nil // it answers with the code of the request
-		answer, err := server.Refuse(nil, &got, c.want)
+		answer, err := server.Seal(nil, &Head{Code: got.Code, Reply: true, Refused: true, Status: uint16(c.want), Request: got.Request})
 		require.NoError(t, err)
 		server.codes = testCodes
 		reply, err := client.OpenHead(answer)

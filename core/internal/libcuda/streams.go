@@ -19,7 +19,7 @@ func (l *Library) StreamSynchronize(s Stream) error {
 	return l.check("cuStreamSynchronize", l.call.streamSynchronize.Call(uintptr(s)))
 }
 
-// StreamQuery is ErrNotReady while a stream has work.
+// StreamQuery is ErrNotReady while a stream has work. Only tests ask, of several packages.
 func (l *Library) StreamQuery(s Stream) error {
 	return l.check("cuStreamQuery", l.call.streamQuery.Call(uintptr(s)))
 }
