@@ -45,7 +45,7 @@ def _functions(module: ModuleType, async_finish: bool) -> dict[str, Any]:
         taken.append((step, world, _forward(module, world, async_finish)))
         buffers.add(id(module._buffer))
     for step, world, (leaves, out) in (taken[1], taken[2], taken[0]):
-        got = _backward(world, leaves, out)
+        got = backward(world, leaves, out)
         wrong += [
             f"step {step}: {what}" for what in worlds.differences(got, worlds.expected(world))
         ]
@@ -79,21 +79,21 @@ def _layers(
         rows, local, received, counts, handle = module.fused_dispatch(
             out, ids, weights, world.num_experts, group, *how
         )
-        assert counts.tolist() == _counts(world, layer), counts
+        assert counts.tolist() == counts_of(world, layer), counts
         assert handle is not None
         outputs = worlds.experts(rows, local, received, leaves.scales[layer])
         out, _ = module.fused_combine(outputs, group, handle, *how)
     return out
 
 
-def _counts(world: World, layer: int) -> list[int]:
+def counts_of(world: World, layer: int) -> list[int]:
     """Selections of each of this rank's experts."""
     first = dist.get_rank() * LOCAL_EXPERTS
     ids = torch.cat(world.topk_idx[layer])
     return [int((ids == expert).sum()) for expert in range(first, first + LOCAL_EXPERTS)]
 
 
-def _backward(world: World, leaves: Leaves, out: torch.Tensor) -> Gradients:
+def backward(world: World, leaves: Leaves, out: torch.Tensor) -> Gradients:
     out.backward(world.grad_out[dist.get_rank()])
     return Gradients(
         out.detach(),
@@ -120,7 +120,7 @@ def _replay(module: ModuleType, async_finish: bool) -> dict[str, Any]:
         context_fn=contexts,
     )
     recorded = len(made)
-    got = _backward(world, leaves, out)
+    got = backward(world, leaves, out)
     return {
         "wrong": worlds.differences(got, worlds.expected(world)),
         "recorded": recorded,
@@ -143,20 +143,24 @@ def _count_routings(buffer: Any) -> list[int]:
     return made
 
 
-def flex_dispatcher(dropped: bool) -> dict[str, Any]:
+def flex_dispatcher(backend: str, dropped: bool) -> dict[str, Any]:
     """All stages of Megatron's dispatcher, forward and backward, by its own default: async."""
     from megatron.core.transformer.moe import fused_a2a
     from megatron.core.transformer.moe.token_dispatcher import MoEFlexTokenDispatcher
 
     size, first = dist.get_world_size(), dist.get_rank() * LOCAL_EXPERTS
     config = SimpleNamespace(
-        moe_flex_dispatcher_backend="deepep",
+        moe_flex_dispatcher_backend=backend,
         moe_router_topk=TOPK,
         num_moe_experts=LOCAL_EXPERTS * size,
         moe_router_dtype="fp32",
         moe_expert_capacity_factor=1.0 if dropped else None,
         moe_permute_fusion=False,
         moe_deepep_num_sms=20,
+        moe_hybridep_num_sms=16,
+        moe_pad_expert_input_to_capacity=False,
+        fp8=None,
+        fp4=None,
         moe_router_padding_for_quantization=False,
     )
     groups = SimpleNamespace(ep=dist.group.WORLD, expt_tp=None, tp_ep=dist.group.WORLD)
@@ -169,24 +173,24 @@ def flex_dispatcher(dropped: bool) -> dict[str, Any]:
         out = leaves.x
         for number, layer in enumerate(layers):
             out = _through(layer, world, leaves, number, out)
-        got = _backward(world, leaves, out)
+        got = backward(world, leaves, out)
         wrong += [
             f"step {step}: {what}" for what in worlds.differences(got, worlds.expected(world))
         ]
-    ours = isinstance(fused_a2a._buffer, moewire.deep_ep.Buffer)
-    return {"wrong": wrong, "ours": ours}
+    made = fused_a2a._buffer if backend == "deepep" else fused_a2a._hybrid_ep_buffer
+    return {"wrong": wrong, "buffer": type(made).__name__, "module": type(made).__module__}
 
 
 def _through(
     dispatcher: Any, world: World, leaves: Leaves, layer: int, x: torch.Tensor
 ) -> torch.Tensor:
     ids = world.topk_idx[layer][dist.get_rank()]
-    probs = _dense(ids, leaves.weights[layer], world.num_experts)
+    probs = dense(ids, leaves.weights[layer], world.num_experts)
     shape = len(x), 1, HIDDEN  # as Megatron has it: sequence, batch, hidden
     tokens, weights = dispatcher.dispatch_preprocess(x.view(shape), probs > 0, probs)
     rows, weights = dispatcher.token_dispatch(tokens, weights)
     rows, counts, weights = dispatcher.dispatch_postprocess(rows, weights)
-    assert counts.tolist() == _counts(world, layer)
+    assert counts.tolist() == counts_of(world, layer)
     scales = leaves.scales[layer].repeat_interleave(counts)
     outputs = (rows.float() * (scales * weights).unsqueeze(1)).to(torch.bfloat16)
     back = dispatcher.token_combine(dispatcher.combine_preprocess(outputs))
@@ -195,7 +199,7 @@ def _through(
     return out.view(-1, HIDDEN)
 
 
-def _dense(ids: torch.Tensor, weights: torch.Tensor, experts: int) -> torch.Tensor:
+def dense(ids: torch.Tensor, weights: torch.Tensor, experts: int) -> torch.Tensor:
     """[T, E], as the router gives it: 0 where an expert is not selected."""
     probs = torch.zeros(len(ids), experts + 1)
     return probs.scatter(1, torch.where(ids < 0, experts, ids), weights)[:, :experts]
@@ -216,7 +220,7 @@ def titan(inference: bool) -> dict[str, Any]:
         if inference:
             wrong += [] if torch.equal(out.double(), want.out) else [f"step {step}: out"]
             continue
-        got = _backward(world, leaves, out)
+        got = backward(world, leaves, out)
         wrong += [f"step {step}: {what}" for what in worlds.differences(got, want)]
     ours = isinstance(module._buffer, moewire.deep_ep.ElasticBuffer)
     return {"wrong": wrong, "ours": ours, "handles": len(module._handle_cache)}
@@ -236,7 +240,7 @@ def _titan_layer(
         num_tokens_per_rank=most,
         cudagraphable=expanded,
     )
-    assert counts.tolist() == _counts(world, layer)
+    assert counts.tolist() == counts_of(world, layer)
     scales = leaves.scales[layer].repeat_interleave(counts)
     outputs = rows.clone()
     outputs[: len(scales)] = (rows[: len(scales)].float() * scales.unsqueeze(1)).to(torch.bfloat16)

@@ -38,6 +38,17 @@ def titan() -> ModuleType:
     return module
 
 
+def titan_hybrid() -> ModuleType:
+    """TorchTitan's file for HybridEP, its four operators registered for the CPU as well."""
+    known = "torchtitan_hybridep" in sys.modules
+    module = _file_of("torchtitan", "distributed", "deepep", "hybridep.py")
+    if not known:
+        for name in ("dispatch", "combine", "dispatch_bwd", "combine_bwd"):
+            operator = getattr(module, f"_{name}_impl")
+            operator.register_kernel("cpu")(operator._init_fn)
+    return module
+
+
 def _file_of(package_name: str, *parts: str) -> ModuleType:
     """One file of a package, without what the package imports."""
     name = f"{package_name}_{Path(parts[-1]).stem}"
@@ -54,3 +65,4 @@ def _file_of(package_name: str, *parts: str) -> ModuleType:
 
 nemo()
 titan()
+titan_hybrid()

@@ -41,10 +41,19 @@ def test_megatrons_functions_between_hosts(server: EngineServer) -> None:
         assert answer == {"wrong": [], "buffers": 1, "ours": True}
 
 
+@pytest.mark.parametrize(
+    ("backend", "buffer", "module"),
+    [
+        ("deepep", "Buffer", "moewire.deep_ep._buffer"),
+        ("hybridep", "HybridEPBuffer", "moewire.deep_ep._hybrid"),
+    ],
+)
 @pytest.mark.parametrize("dropped", [False, True], ids=["all tokens", "dropped tokens"])
-def test_megatrons_dispatcher(server: EngineServer, dropped: bool) -> None:
-    for answer in server.run(2, "deep_ep_jobs.flex_dispatcher", dropped):
-        assert answer == {"wrong": [], "ours": True}
+def test_megatrons_dispatcher(
+    server: EngineServer, dropped: bool, backend: str, buffer: str, module: str
+) -> None:
+    for answer in server.run(2, "deep_ep_jobs.flex_dispatcher", backend, dropped):
+        assert answer == {"wrong": [], "buffer": buffer, "module": module}
 
 
 @pytest.mark.parametrize("async_finish", [False, True], ids=["sync", "async"])
@@ -67,3 +76,17 @@ def test_nemos_functions(server: EngineServer, async_finish: bool) -> None:
 def test_titans_functions(server: EngineServer, inference: bool) -> None:
     for answer in server.run(3, "deep_ep_jobs.titan", inference):
         assert answer == {"wrong": [], "ours": True, "handles": 0}
+
+
+@pytest.mark.parametrize("pad", [None, 16])
+def test_nemos_functions_over_hybridep(server: EngineServer, pad: int | None) -> None:
+    for answer in server.run(3, "deep_ep_hybrid_jobs.nemo", pad):
+        assert answer == {"wrong": [], "replayed": worlds.LAYERS, "misses": 0, "ours": True}
+
+
+@pytest.mark.parametrize(("size", "room"), [(3, None), (2, 4.0)], ids=["exact", "with room"])
+def test_titans_functions_over_hybridep(
+    server: EngineServer, size: int, room: float | None
+) -> None:
+    for answer in server.run(size, "deep_ep_hybrid_jobs.titan", room):
+        assert answer == {"wrong": [], "ours": True}

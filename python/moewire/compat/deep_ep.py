@@ -1,10 +1,11 @@
-"""Lets code that imports DeepEP use Moewire, unchanged: ``Buffer`` and ``ElasticBuffer``.
+"""Lets code that imports DeepEP use Moewire, unchanged: all three of its buffers.
 
     import moewire.compat.deep_ep
     moewire.compat.deep_ep.install()
 
     from deep_ep import Buffer, EventOverlap   # those of moewire.deep_ep
     from deep_ep.utils import EventHandle
+    from deep_ep.hybrid_ep_buffer import indices_to_map
 
 If ``deep_ep`` is installed, this hides all of it in this process.
 """
@@ -23,10 +24,18 @@ _ALIAS = Alias(
         "ElasticBuffer",
         "EventHandle",
         "EventOverlap",
+        "HybridEPBuffer",
         "topk_idx_t",
         "__version__",
     ),
-    parts=(Alias("deep_ep.utils", "moewire.deep_ep.utils", ("EventHandle", "EventOverlap")),),
+    parts=(
+        Alias("deep_ep.utils", "moewire.deep_ep.utils", ("EventHandle", "EventOverlap")),
+        Alias(
+            "deep_ep.hybrid_ep_buffer",
+            "moewire.deep_ep.hybrid_ep_buffer",
+            ("HybridEPBuffer", "indices_to_map"),
+        ),
+    ),
 )
 
 install = _ALIAS.install

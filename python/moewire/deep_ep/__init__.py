@@ -17,6 +17,7 @@ from ._config import Config
 from ._elastic import ElasticBuffer
 from ._ep_handle import EPHandle
 from ._events import EventHandle
+from ._hybrid import HybridEPBuffer
 
 __all__ = [
     "Buffer",
@@ -25,6 +26,7 @@ __all__ = [
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
+    "HybridEPBuffer",
     "__version__",
     "topk_idx_t",
 ]
