@@ -30,6 +30,7 @@ type DispatchArgs struct {
 	X           []byte       // bf16 [T, Hidden]
 	TopkIdx     []int64      // [T, TopK], -1 selects nothing
 	NumTokens   int          // T
+	Listed      []int32      // one way, on the CPU: the tokens that go anywhere, ascending; TopkIdx is theirs, [len(Listed), TopK]. nil: all tokens
 	Hidden      int
 	TopK        int             // K
 	MaxTokens   int             // M, the same on every rank
@@ -45,6 +46,22 @@ type DispatchArgs struct {
 	Timeout     time.Duration   // for each phase; negative: none
 	Columns                     // of flat rows; TopkWeights with PreReduce, too
 	Device      *DeviceDispatch // on a device: the memory, in place of the slices; else nil
+}
+
+// NumRouted is how many tokens TopkIdx is of.
+func (a *DispatchArgs) NumRouted() int {
+	if a.Listed != nil {
+		return len(a.Listed)
+	}
+	return a.NumTokens
+}
+
+// Routed is the token of a row of TopkIdx.
+func (a *DispatchArgs) Routed(i int) int32 {
+	if a.Listed != nil {
+		return a.Listed[i]
+	}
+	return int32(i)
 }
 
 // Columns are what a token brings beside its row to every rank that it goes

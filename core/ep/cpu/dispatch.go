@@ -159,12 +159,12 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (slab *layout.Slab, active ra
 		err = ep.Invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
 	case !limits.TopK.Has(int64(a.TopK)):
 		err = checkTopK(a.TopK)
-	case !limits.Selections.Has(int64(a.NumTokens) * int64(a.TopK)):
-		err = ep.Invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, limits.Selections.Most)
+	case !limits.Selections.Has(int64(a.NumRouted()) * int64(a.TopK)):
+		err = ep.Invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumRouted(), a.TopK, limits.Selections.Most)
 	case len(a.X) < a.NumTokens*a.Hidden*2:
 		err = ep.Invalid("x has %d bytes, %d tokens of hidden %d need %d", len(a.X), a.NumTokens, a.Hidden, a.NumTokens*a.Hidden*2)
-	case len(a.TopkIdx) < a.NumTokens*a.TopK:
-		err = ep.Invalid("topk_idx has %d entries, [%d, %d] needs %d", len(a.TopkIdx), a.NumTokens, a.TopK, a.NumTokens*a.TopK)
+	case len(a.TopkIdx) < a.NumRouted()*a.TopK:
+		err = ep.Invalid("topk_idx has %d entries, [%d, %d] needs %d", len(a.TopkIdx), a.NumRouted(), a.TopK, a.NumRouted()*a.TopK)
 	case len(a.RecvCount) < l || len(a.LayoutRange) < l*b.ranks:
 		err = ep.Invalid("recv_count and layout_range have %d and %d entries, need %d and %d", len(a.RecvCount), len(a.LayoutRange), l, l*b.ranks)
 	case len(b.deferred) >= maxDeferred:
@@ -173,7 +173,7 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (slab *layout.Slab, active ra
 		if err = checkColumns(a); err == nil {
 			err = checkExperts(a)
 		}
-		if err == nil && a.Use.OneWay() {
+		if err == nil && (a.Use.OneWay() || a.Listed != nil) {
 			err = b.checkOneWay(a)
 		}
 	}
@@ -210,7 +210,7 @@ func (b *Buffer) checkShape(a *ep.DispatchArgs) (*layout.Slab, error) {
 func checkTopK(k int) error { return ep.InRange(limits.TopK, k) }
 
 func checkExperts(a *ep.DispatchArgs) error {
-	for i, id := range a.TopkIdx[:a.NumTokens*a.TopK] {
+	for i, id := range a.TopkIdx[:a.NumRouted()*a.TopK] {
 		if id < -1 || id >= int64(a.NumExperts) {
 			return ep.Invalid("topk_idx[%d, %d] is %d, allowed -1 to %d", i/a.TopK, i%a.TopK, id, a.NumExperts-1)
 		}

@@ -10,23 +10,43 @@ import (
 	"github.com/moewire/moewire/core/limits"
 )
 
-// checkOneWay checks what an operation must be that no combine follows. A slab has room for
-// M rows of each source, so a source may have more tokens if they go to different ranks, or
-// nowhere in this operation.
+// checkOneWay checks what an operation must be that no combine follows, or whose tokens are listed. A
+// slab has room for M rows of each source, so a source may have more tokens if they go to different
+// ranks, or nowhere in this operation.
 func (b *Buffer) checkOneWay(a *ep.DispatchArgs) error {
 	switch {
+	case a.Listed != nil && !a.Use.OneWay():
+		return ep.Invalid("tokens are listed in a %s, allowed in scatters and gathers", a.Use)
 	case !a.Flat || !a.NoRouting || a.RowType != protocol.BF16:
 		return ep.Invalid("rows of a %s are not flat, not bf16, or have expert ids", a.Use)
-	case a.NumTokens <= a.MaxTokens:
-		return nil
 	case !limits.NumTokens.Has(int64(a.NumTokens)):
 		return ep.InRange(limits.NumTokens, a.NumTokens)
-	case a.TopK != 1:
-		return ep.Invalid("x has %d tokens for several ranks each, allowed %d", a.NumTokens, a.MaxTokens)
+	case a.NumRouted() > a.MaxTokens && a.TopK != 1:
+		return ep.Invalid("x has %d tokens for several ranks each, allowed %d", a.NumRouted(), a.MaxTokens)
 	}
+	if err := checkListed(a); err != nil || a.NumRouted() <= a.MaxTokens {
+		return err
+	}
+	return b.checkPerRank(a)
+}
+
+// checkListed: receivers want the tokens of a source in order.
+func checkListed(a *ep.DispatchArgs) error {
+	last := int32(-1)
+	for i, t := range a.Listed {
+		if t <= last || int(t) >= a.NumTokens {
+			return ep.Invalid("listed[%d] is token %d, allowed %d to %d", i, t, last+1, a.NumTokens-1)
+		}
+		last = t
+	}
+	return nil
+}
+
+// checkPerRank: no rank gets more tokens than a slab has room for.
+func (b *Buffer) checkPerRank(a *ep.DispatchArgs) error {
 	num, local := b.scratch.perRank, int64(a.NumExperts/b.ranks)
 	clear(num)
-	for _, id := range a.TopkIdx[:a.NumTokens] {
+	for _, id := range a.TopkIdx[:a.NumRouted()] {
 		if id < 0 {
 			continue
 		}

@@ -52,9 +52,9 @@ func (p *plan) make(a *ep.DispatchArgs, localExperts int, active rankset.Set) {
 // begins makes room for `width` places per token and for counts of blocks.
 func (p *plan) begins(a *ep.DispatchArgs, width, blocks int, active rankset.Set) {
 	p.key = keyOf(a, active)
-	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
+	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumRouted()*a.TopK]...)
 	p.width = width
-	p.jobOf = resize(p.jobOf, a.NumTokens*width)
+	p.jobOf = resize(p.jobOf, a.NumRouted()*width)
 	p.counts = resize(p.counts, blocks)
 	p.first = resize(p.first, blocks+1)
 	p.begin = resize(p.begin, blocks)

@@ -13,10 +13,11 @@ type planKey struct {
 	tokens, topK int
 	experts      int
 	active       rankset.Set // ranks that get rows
+	listed       bool        // then on the list, too
 }
 
 func keyOf(a *ep.DispatchArgs, active rankset.Set) planKey {
-	return planKey{a.Flat, a.NumTokens, a.TopK, a.NumExperts, active}
+	return planKey{a.Flat, a.NumTokens, a.TopK, a.NumExperts, active, a.Listed != nil}
 }
 
 // plan fills the slot's plan. It uses a known plan of an operation with the same
@@ -39,7 +40,7 @@ func (b *Buffer) plan(s *slot, a *ep.DispatchArgs, active rankset.Set) {
 // plannedLike finds the plan, the slot's own first: that needs no copy. Different
 // routing mostly differs in its first ids, so looking costs little.
 func (b *Buffer) plannedLike(s *slot, a *ep.DispatchArgs, active rankset.Set) *plan {
-	key, ids := keyOf(a, active), a.TopkIdx[:a.NumTokens*a.TopK]
+	key, ids := keyOf(a, active), a.TopkIdx[:a.NumRouted()*a.TopK]
 	if s.plan.is(key, ids) {
 		return &s.plan
 	}
@@ -51,7 +52,10 @@ func (b *Buffer) plannedLike(s *slot, a *ep.DispatchArgs, active rankset.Set) *p
 	return nil
 }
 
-func (p *plan) is(key planKey, ids []int64) bool { return p.key == key && slices.Equal(p.topk, ids) }
+// is does not look for a plan of listed tokens: the next round's are others.
+func (p *plan) is(key planKey, ids []int64) bool {
+	return !key.listed && p.key == key && slices.Equal(p.topk, ids)
+}
 
 // copyOf makes the plan a copy of another operation's. The places of that operation's
 // rows are not part of it.

@@ -10,9 +10,10 @@ import (
 // rows is a rank's. A token's places are in order of rank, so that its sum is.
 func (p *plan) makeFlat(a *ep.DispatchArgs, numRanks int, active rankset.Set) {
 	p.begins(a, min(numRanks, a.TopK), numRanks, active)
-	p.ranks = resize(p.ranks, a.NumTokens)
+	n := a.NumRouted()
+	p.ranks = resize(p.ranks, n)
 	localExperts := int64(a.NumExperts / numRanks)
-	for t := range a.NumTokens {
+	for t := range n {
 		p.ranks[t] = ranksOf(p.topk[t*a.TopK:][:a.TopK], localExperts).And(active)
 		for r := range p.ranks[t].All() {
 			p.counts[r]++
@@ -20,8 +21,8 @@ func (p *plan) makeFlat(a *ep.DispatchArgs, numRanks int, active rankset.Set) {
 	}
 	p.number()
 	copy(p.begin, p.first) // where each rank's next job goes
-	for t := range a.NumTokens {
-		p.fillFlat(int32(t))
+	for t := range n {
+		p.fillFlat(t, a.Routed(t))
 	}
 }
 
@@ -35,19 +36,19 @@ func ranksOf(ids []int64, localExperts int64) (ranks rankset.Set) {
 	return ranks
 }
 
-// fillFlat makes one token's jobs.
-func (p *plan) fillFlat(token int32) {
-	at := int(token) * p.width
+// fillFlat makes the jobs of row i of the ids.
+func (p *plan) fillFlat(i int, token int32) {
+	at := i * p.width
 	jobOf := p.jobOf[at : at+p.width]
-	i := 0
-	for r := range p.ranks[token].All() {
+	n := 0
+	for r := range p.ranks[i].All() {
 		job := p.begin[r]
 		p.begin[r]++
 		p.jobs[job] = device.PlaceJob{Token: token, Target: int32(r)}
-		jobOf[i] = job
-		i++
+		jobOf[n] = job
+		n++
 	}
-	for ; i < len(jobOf); i++ {
-		jobOf[i] = -1
+	for ; n < len(jobOf); n++ {
+		jobOf[n] = -1
 	}
 }

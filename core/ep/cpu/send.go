@@ -60,7 +60,7 @@ func (b *Buffer) finishSend(s *slot) {
 	default:
 		s.plan.locate(&s.slab)
 	}
-	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
+	s.dispatch.args.X, s.dispatch.args.TopkIdx, s.dispatch.args.Listed = nil, nil, nil // no longer ours
 	s.dispatch.args.TopkWeights, s.dispatch.args.Extra = nil, [protocol.NumExtras][]byte{}
 	s.located = true
 }

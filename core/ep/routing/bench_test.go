@@ -1,9 +1,12 @@
 package routing_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,16 +20,14 @@ import (
 // prefill is a shape of a prefill over 2 ranks.
 var prefill = shape{ranks: 2, topK: 8, experts: 64, hidden: 7168}
 
-const prefillTokens = 1024
-
 // fastWorld has the kernels that users have.
-func fastWorld(b *testing.B, ranks int, numBytes int64) *world {
+func fastWorld(b *testing.B, ranks, most int, numBytes int64) *world {
 	w := &world{t: b}
 	for _, dom := range oneHost(ranks) {
 		rows, local := openKernels(b), openKernels(b)
 		buf, err := cpu.New(dom, rows, ep.Config{NumBytes: numBytes})
 		require.NoError(b, err)
-		g := routing.NewGroup(engine{buf, math.MaxInt}, local)
+		g := routing.NewGroup(engine{buf, most}, local)
 		b.Cleanup(func() { _ = buf.Close(); g.Close() })
 		w.bufs, w.groups = append(w.bufs, buf), append(w.groups, g)
 	}
@@ -39,12 +40,12 @@ func openKernels(b *testing.B) device.Kernels {
 	return k
 }
 
-func prefillCrew(b *testing.B, numBytes int64) *crew {
-	c := &crew{world: fastWorld(b, prefill.ranks, numBytes), s: prefill}
+func prefillCrew(b *testing.B, tokens, most int, numBytes int64) *crew {
+	c := &crew{world: fastWorld(b, prefill.ranks, most, numBytes), s: prefill}
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range prefill.ranks {
-		in := input{tokens: prefillTokens, x: randomBytes(rnd, prefillTokens*2*prefill.hidden)}
-		for range prefillTokens * prefill.topK {
+		in := input{tokens: tokens, x: randomBytes(rnd, tokens*2*prefill.hidden)}
+		for range tokens * prefill.topK {
 			in.ids = append(in.ids, int64(rnd.IntN(prefill.experts)))
 		}
 		c.ins = append(c.ins, in)
@@ -88,34 +89,81 @@ func (f *floor) gather(s shape) {
 	})
 }
 
-// BenchmarkPrefill is a scatter and a gather of a prefill beside the floor, in turn: both make two
-// passes over the bytes.
-func BenchmarkPrefill(b *testing.B) {
-	c := prefillCrew(b, 64<<20)
-	floors := make([]*floor, prefill.ranks)
-	for r, m := range c.members {
-		floors[r] = newFloor(b, m)
+// turns times ways of doing the same, in turn, so that all meet the same load of the machine.
+type turns struct {
+	names []string
+	ways  map[string]func(r int) error
+	took  map[string][]time.Duration
+}
+
+func (w *turns) once(c *crew) {
+	for _, name := range w.names {
+		start := time.Now()
+		c.each(w.ways[name])
+		w.took[name] = append(w.took[name], time.Since(start))
 	}
-	scatters, gathers := make([]*routing.ScatterArgs, prefill.ranks), make([]*routing.GatherArgs, prefill.ranks)
-	for r, m := range c.members {
-		scatters[r], gathers[r] = m.scatterArgs(), m.gatherArgs()
+}
+
+// least is the shortest time of a way: what it takes while nothing else runs.
+func (w *turns) least(name string) time.Duration { return slices.Min(w.took[name]) }
+
+func (w *turns) median(name string) time.Duration {
+	all := slices.Sorted(slices.Values(w.took[name]))
+	return all[len(all)/2]
+}
+
+// report has the medians, and how many times the floor's the least times and the medians are.
+func (w *turns) report(b *testing.B) {
+	b.ReportMetric(0, "ns/op")
+	for _, name := range w.names {
+		b.ReportMetric(float64(w.median(name).Microseconds())/1000, name+"-ms")
 	}
-	ways := map[string]func(r int) error{
-		"scatter/floor": func(r int) error { floors[r].scatter(); return nil },
-		"scatter/ours":  func(r int) error { return run(c.groups[r].Scatter(c.members[r].Routing, scatters[r])) },
-		"gather/floor":  func(r int) error { floors[r].gather(prefill); return nil },
-		"gather/ours":   func(r int) error { return run(c.groups[r].Gather(c.members[r].Routing, gathers[r])) },
-		"routing": func(r int) error {
-			in := &c.ins[r]
-			_, call, err := c.groups[r].Make(&routing.Args{NumTokens: in.tokens, NumExperts: prefill.experts, TopK: prefill.topK, TopkIdx: in.ids, Timeout: -1})
-			return run(call, err)
+	for _, use := range []string{"scatter", "gather"} {
+		b.ReportMetric(float64(w.least(use))/float64(w.least(use+"-floor")), use+"-min-x")
+		b.ReportMetric(float64(w.median(use))/float64(w.median(use+"-floor")), use+"-med-x")
+	}
+}
+
+// prefillTurns are a routing, a scatter and a gather, and the floors of the latter two.
+func prefillTurns(b *testing.B, c *crew) *turns {
+	num := len(c.members)
+	floors := make([]*floor, num)
+	scatters, gathers := make([]*routing.ScatterArgs, num), make([]*routing.GatherArgs, num)
+	for r, m := range c.members {
+		floors[r], scatters[r], gathers[r] = newFloor(b, m), m.scatterArgs(), m.gatherArgs()
+	}
+	return &turns{
+		names: []string{"routing", "scatter-floor", "scatter", "gather-floor", "gather"},
+		took:  map[string][]time.Duration{},
+		ways: map[string]func(r int) error{
+			"scatter-floor": func(r int) error { floors[r].scatter(); return nil },
+			"scatter":       func(r int) error { return run(c.groups[r].Scatter(c.members[r].Routing, scatters[r])) },
+			"gather-floor":  func(r int) error { floors[r].gather(c.s); return nil },
+			"gather":        func(r int) error { return run(c.groups[r].Gather(c.members[r].Routing, gathers[r])) },
+			"routing": func(r int) error {
+				in := &c.ins[r]
+				_, call, err := c.groups[r].Make(&routing.Args{
+					NumTokens: in.tokens, NumExperts: c.s.experts, TopK: c.s.topK, TopkIdx: in.ids, Timeout: -1,
+				})
+				return run(call, err)
+			},
 		},
 	}
-	for _, name := range []string{"routing", "scatter/floor", "scatter/ours", "gather/floor", "gather/ours"} {
-		b.Run(name, func(b *testing.B) {
-			for range b.N {
-				c.each(ways[name])
+}
+
+// BenchmarkPrefill is a scatter and a gather of a prefill beside the floor, in turn: all make two
+// passes over the bytes.
+func BenchmarkPrefill(b *testing.B) {
+	for _, tokens := range []int{1024, 4096} {
+		b.Run(fmt.Sprintf("T=%d", tokens), func(b *testing.B) {
+			c := prefillCrew(b, tokens, math.MaxInt, 64<<20)
+			w := prefillTurns(b, c)
+			w.once(c)
+			clear(w.took) // memory was not present yet
+			for b.Loop() {
+				w.once(c)
 			}
+			w.report(b)
 		})
 	}
 }

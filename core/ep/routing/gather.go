@@ -132,21 +132,22 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 		c.sendSums(p, a)
 		return
 	}
-	n := c.NumRows()
-	c.g.to = resize(c.g.to, n)
-	fill(c.g.to, -1)
-	if c.args.WithWeights { // rows that stay here may bring any
-		c.g.weightBytes = resize(c.g.weightBytes, 4*n*c.topK)
-		a.Extra[columnWeights] = c.g.weightBytes
+	n, g := c.NumRows(), c.g
+	g.to, g.listed = g.to[:0], g.listed[:0]
+	if c.args.WithWeights { // rows of other rounds may bring any
+		g.weightBytes = resize(g.weightBytes, 4*n*c.topK)
+		a.Extra[columnWeights] = g.weightBytes
 	}
 	for r := range c.ranks {
 		begin, end := c.receives(r, p)
-		fill(c.g.to[begin:end], int64(r))
+		for row := begin; row < end; row++ {
+			g.to, g.listed = append(g.to, int64(r)), append(g.listed, int32(row))
+		}
 		if c.args.WithWeights {
-			c.weightsOf(c.g.weightBytes[4*begin*c.topK:][:0], begin, end)
+			c.weightsOf(g.weightBytes[4*begin*c.topK:][:0], begin, end)
 		}
 	}
-	a.X, a.TopkIdx, a.NumTokens, a.TopK = c.args.X[:n*c.rowBytes()], c.g.to, n, 1
+	a.X, a.TopkIdx, a.Listed, a.NumTokens, a.TopK = c.args.X[:n*c.rowBytes()], g.to, g.listed, n, 1
 }
 
 func (c *gather) rowBytes() int { return int(c.args.RowType.RowBytes(int64(c.args.Hidden))) }

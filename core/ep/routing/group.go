@@ -47,6 +47,7 @@ type Group struct {
 
 	// What follows belongs to the call that runs.
 	to          []int64 // destinations of one round's rows
+	listed      []int32 // which rows these are
 	weightBytes []byte  // their weights
 	rows        []byte  // their sums
 	jobs        []device.ReduceJob
@@ -57,7 +58,7 @@ type Group struct {
 
 // NewGroup makes the group of a buffer. It owns kern, and no other code may use it.
 func NewGroup(e Engine, kern device.Kernels) *Group {
-	return &Group{engine: e, kern: kern}
+	return &Group{engine: e, kern: kern, listed: []int32{}} // nil would mean all rows
 }
 
 // Close ends all calls, and the kernels' threads. Later calls return ep.ErrClosed. It
@@ -68,7 +69,7 @@ func (g *Group) Close() {
 			c.Cancel()
 		}
 		g.kern.Close()
-		g.to, g.weightBytes, g.rows, g.jobs, g.copies, g.ones, g.cursor = nil, nil, nil, nil, nil, nil, nil
+		g.to, g.listed, g.weightBytes, g.rows, g.jobs, g.copies, g.ones, g.cursor = nil, nil, nil, nil, nil, nil, nil, nil
 	})
 }
 

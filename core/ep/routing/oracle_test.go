@@ -292,6 +292,25 @@ func TestRoundsSmallerThanTheGroup(t *testing.T) {
 	w.each(func(rank int) error { return allForms(w.groups[rank], rank, s, ins) })
 }
 
+// TestRoundsWithoutRows: only the last tokens go anywhere, so first rounds have no rows.
+func TestRoundsWithoutRows(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 4))
+	s := shape{ranks: 3, topK: 2, experts: 6, hidden: 64}
+	w := newWorld(t, oneHost(s.ranks), 8)
+	ins := make([]input, s.ranks)
+	for r := range ins {
+		ins[r] = randomInput(rnd, s, 30)
+		fill(ins[r].ids[:40], -1)
+	}
+	w.each(func(rank int) error { return allForms(w.groups[rank], rank, s, ins) })
+}
+
+func fill(s []int64, v int64) {
+	for i := range s {
+		s[i] = v
+	}
+}
+
 // allForms uses two routings in turn, each several times.
 func allForms(g *routing.Group, rank int, s shape, ins []input) error {
 	m, err := makeRouting(g, rank, s, ins)
