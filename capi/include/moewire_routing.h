@@ -29,7 +29,8 @@
  * timeout_us, they return MW_ERR_PEER_LOST, which names the rank. So does a routing of which
  * more comes to this rank than a routing holds. An operation that is cancelled, or closed
  * before its end, once it has begun (this rank has sent something) fails on the other ranks
- * likewise. In each of these cases, this rank leaves its epoch: later calls on the buffer
+ * likewise. MW_ERR_FENCED of a routing may also mean that rows came which no rank sends; the
+ * text says which. In each of these cases, this rank leaves its epoch: later calls on the buffer
  * return an error until mw_buffer_update. If it has not begun, nothing has happened: the
  * others still wait for this call. MW_ERR_PEER_MISMATCH says which argument ranks disagree
  * on.

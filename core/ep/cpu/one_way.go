@@ -100,6 +100,22 @@ func (b *Buffer) NoneHeld() error {
 // why until an update. It does nothing once this rank is in another epoch: the caller's has
 // ended with the update.
 func (b *Buffer) LeaveEpoch(epoch membership.Epoch, why error) {
+	b.endPart(epoch, func() { b.leaveFor(membership.Updating, why) })
+}
+
+// Surrender is LeaveEpoch for a caller that has found rows in this rank's memory which no rank sends.
+// That is a violation, and calls return why, an ep.ErrFenced, until an update.
+func (b *Buffer) Surrender(epoch membership.Epoch, why error) {
+	b.endPart(epoch, func() {
+		b.countViolation(b.self)
+		b.noteLost(b.self, why.Error())
+		b.leaveFor(membership.Fenced, why)
+		b.damaged = true
+	})
+}
+
+// endPart calls leave, with Buffer.mu held, if this rank takes part in the epoch.
+func (b *Buffer) endPart(epoch membership.Epoch, leave func()) {
 	if b.enter() != nil {
 		return
 	}
@@ -108,7 +124,7 @@ func (b *Buffer) LeaveEpoch(epoch membership.Epoch, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err() == nil && b.epoch == epoch && b.life.IsMember() {
-		b.leaveFor(membership.Updating, why)
+		leave()
 	}
 }
 

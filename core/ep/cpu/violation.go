@@ -62,9 +62,11 @@ func (b *Buffer) countViolation(rank int) {
 // reportViolations shows the count to other processes.
 func (b *Buffer) reportViolations() { b.rec.Area.SetViolations(b.count.violations + b.word.Repaired()) }
 
-func (b *Buffer) recordViolation(v *violation) {
+func (b *Buffer) recordViolation(v *violation) { b.noteLost(v.owner, v.Error()) }
+
+func (b *Buffer) noteLost(rank int, why string) {
 	b.rec.Note(telemetry.Event{
-		Kind: telemetry.Lost, Rank: v.owner, PID: b.rec.PID(v.owner), Epoch: b.epoch, Op: b.next, Why: v.Error(),
+		Kind: telemetry.Lost, Rank: rank, PID: b.rec.PID(rank), Epoch: b.epoch, Op: b.next, Why: why,
 	})
 }
 

@@ -124,7 +124,12 @@ func (x *exchange) received() error {
 	if lost := x.lost(); lost != nil {
 		return lost
 	}
-	if err := x.take(x.piece(), &x.in); err != nil {
+	err := x.take(x.piece(), &x.in)
+	switch {
+	case errors.Is(err, ep.ErrFenced):
+		x.g.engine.Surrender(x.epoch, err)
+		return err
+	case err != nil:
 		x.g.engine.LeaveEpoch(x.epoch, err) // the others may not have noticed
 		return err
 	}

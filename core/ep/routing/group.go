@@ -27,6 +27,8 @@ type Engine interface {
 	Release(n uint64) error
 	// LeaveEpoch ends this rank's part in its epoch, if it is still this one.
 	LeaveEpoch(epoch membership.Epoch, why error)
+	// Surrender is LeaveEpoch for rows in this rank's memory that cannot be, and counts them.
+	Surrender(epoch membership.Epoch, why error)
 }
 
 // Pending is an operation of an engine that has not ended.

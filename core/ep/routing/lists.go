@@ -3,6 +3,7 @@ package routing
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
@@ -26,8 +27,8 @@ func (m *maker) lists() *exchange {
 	}
 }
 
-// agree compares what all ranks must have given alike, and makes room for the rows. Every rank finds
-// the same difference.
+// agree compares what all ranks must have given alike. Every rank finds the same difference. It makes
+// no room for rows: what a rank says that it sends takes no memory before it comes.
 func (m *maker) agree() error {
 	total, most := 0, int(limits.NumTokens.Most)
 	if m.topK > 0 {
@@ -42,8 +43,7 @@ func (m *maker) agree() error {
 	if total > most {
 		return tooMany("%d rows of %d expert ids come to rank %d, allowed %d", total, m.topK, m.self, most)
 	}
-	m.source, m.Routing.ids = make([]int32, total), make([]int32, total*m.topK)
-	m.filled = make([]int, m.ranks)
+	m.come = make([]come, m.ranks)
 	return nil
 }
 
@@ -63,55 +63,64 @@ func (m *maker) writeLists(bytes int) {
 func (m *maker) readLists(p piece, in *incoming, bytes int) error {
 	for r := range m.ranks {
 		first, n := in.from(r)
-		at := m.filled[r]
-		if begin, end := m.RowsFrom(r); begin+at+n > end {
-			return fmt.Errorf("%w: more than %d rows come from rank %d", ep.ErrMismatch, end-begin, r)
-		}
+		c := &m.come[r]
+		c.source, c.ids = slices.Grow(c.source, n), slices.Grow(c.ids, n*m.topK)
 		for i := range n {
-			if err := m.readRow(p, r, at+i, in.RecvX[(first+i)*bytes:][:bytes]); err != nil {
+			if err := m.readRow(p, r, in.RecvX[(first+i)*bytes:][:bytes]); err != nil {
 				return err
 			}
 		}
-		m.filled[r] += n
-	}
-	if int(p.to) < m.longest {
-		return nil // rounds are to come
-	}
-	return m.complete()
-}
-
-// complete checks that every rank has sent as many rows as it said.
-func (m *maker) complete() error {
-	for r, n := range m.filled {
-		if begin, end := m.RowsFrom(r); n != end-begin {
-			return fmt.Errorf("%w: %d rows come from rank %d, which said %d", ep.ErrMismatch, n, r, end-begin)
+		if err := m.checkNum(p, r); err != nil {
+			return err
 		}
+	}
+	if int(p.to) >= m.longest {
+		m.join()
 	}
 	return nil
 }
 
-// readRow takes row i of a rank. Tokens ascend, so each row comes once.
-func (m *maker) readRow(p piece, rank, i int, row []byte) error {
-	word := func(at int) int32 { return int32(binary.LittleEndian.Uint32(row[4*at:])) }
-	begin, _ := m.RowsFrom(rank)
-	at, token := begin+i, word(0)
-	if token < p.from || token >= p.to || token >= int32(m.got[rank].tokens) || (i > 0 && token <= m.source[at-1]) {
-		return fmt.Errorf("%w: row %d of rank %d is of token %d of %d", ep.ErrMismatch, i, rank, token, m.got[rank].tokens)
+// checkNum: as many rows as a rank said have come, or can still come: one of each later token.
+func (m *maker) checkNum(p piece, rank int) error {
+	said, n, later := int(m.got[rank].rows), len(m.come[rank].source), max(int(m.got[rank].tokens)-int(p.to), 0)
+	if n > said || n+later < said {
+		return impossible("%d rows of rank %d, which said %d", n, rank, said)
 	}
-	m.source[at] = token
+	return nil
+}
+
+// join puts the rows of all ranks together.
+func (m *maker) join() {
+	total := m.sourceFirst[m.ranks]
+	m.source, m.Routing.ids = make([]int32, 0, total), make([]int32, 0, total*m.topK)
+	for r, c := range m.come {
+		m.source, m.Routing.ids = append(m.source, c.source...), append(m.Routing.ids, c.ids...)
+		m.come[r] = come{}
+	}
+}
+
+// readRow takes the next row of a rank. Tokens ascend, so each row comes once.
+func (m *maker) readRow(p piece, rank int, row []byte) error {
+	word := func(at int) int32 { return int32(binary.LittleEndian.Uint32(row[4*at:])) }
+	c, token := &m.come[rank], word(0)
+	i := len(c.source)
+	if token < p.from || token >= p.to || token >= int32(m.got[rank].tokens) || (i > 0 && token <= c.source[i-1]) {
+		return impossible("row %d of rank %d is of token %d of %d", i, rank, token, m.got[rank].tokens)
+	}
+	c.source = append(c.source, token)
 	local := int32(m.experts / m.ranks)
 	base := int32(m.self) * local
 	for k := range m.topK {
 		id := word(1 + k)
 		if id < -1 || id >= int32(m.experts) {
-			return fmt.Errorf("%w: row %d of rank %d has expert %d, allowed -1 to %d", ep.ErrMismatch, i, rank, id, m.experts-1)
+			return impossible("row %d of rank %d has expert %d, allowed -1 to %d", i, rank, id, m.experts-1)
 		}
 		if id -= base; id < 0 || id >= local {
 			id = -1
 		} else {
 			m.here[id]++
 		}
-		m.Routing.ids[at*m.topK+k] = id
+		c.ids = append(c.ids, id)
 	}
 	return nil
 }

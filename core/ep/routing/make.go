@@ -32,13 +32,16 @@ type maker struct {
 	args    Args
 	head    []byte // what this rank tells each of the others, [R, head bytes]
 	listed  []byte // this rank's tokens with their expert ids, [T, list bytes]
-	filled  []int  // rows that have come from each rank
 	got     []header
+	come    []come
 	sending []int // tokens that go to each rank
 }
 
 // header is what a rank tells another one first.
 type header struct{ tokens, rows, topK uint32 }
+
+// come is what has come from a rank after its header: tokens and local experts, as in a Routing.
+type come struct{ source, ids []int32 }
 
 const headerWords = 4
 
@@ -46,7 +49,9 @@ const headerWords = 4
 //
 // ErrInvalid, op.ErrFull (too many calls have not ended): nothing has happened. ErrMismatch: the
 // ranks disagree about E or K, and no rank has a routing. ErrLost: a rank is lost, or more comes to
-// this one than a routing holds; this rank has left its epoch.
+// this one than a routing holds; this rank has left its epoch. ErrFenced: so it has, and what came is
+// such as no rank sends, which counts as a violation. What other ranks say that they send takes no
+// memory before it comes.
 func (g *Group) Make(a *Args) (*Routing, *Call, error) {
 	ranks := g.engine.NumRanks()
 	if err := a.check(ranks); err != nil {
@@ -213,13 +218,13 @@ func (m *maker) readHeaders(in *incoming, bytes int) error {
 	for r := range m.ranks {
 		first, n := in.from(r)
 		if n != 1 {
-			return fmt.Errorf("%w: %d rows come from rank %d in a routing's first round, allowed 1", ep.ErrMismatch, n, r)
+			return impossible("%d rows of rank %d in a routing's first round, allowed 1", n, r)
 		}
 		row := in.RecvX[first*bytes:][:bytes]
 		word := func(i int) uint32 { return binary.LittleEndian.Uint32(row[4*i:]) }
 		h := header{word(0), word(1), word(2)}
 		if h.rows > h.tokens || h.tokens > protocol.MaxRows {
-			return fmt.Errorf("%w: rank %d sends %d rows of %d tokens", ep.ErrMismatch, r, h.rows, h.tokens)
+			return impossible("rank %d sends %d rows of %d tokens, allowed %d tokens", r, h.rows, h.tokens, protocol.MaxRows)
 		}
 		m.got[r], num[r] = h, int(h.rows)
 		m.longest = max(m.longest, int(h.tokens))
@@ -240,6 +245,12 @@ func (m *maker) setCounts(counts []int64) error {
 		m.counts[l] = int32(n)
 	}
 	return nil
+}
+
+// impossible is what a call ends with when rows in this rank's memory are such as no rank sends. Another
+// process of the host may have written them, so it costs no other rank its membership.
+func impossible(format string, args ...any) error {
+	return ep.FencedFor("what came to its memory cannot be: " + fmt.Sprintf(format, args...))
 }
 
 // tooMany ends a routing of which one rank gets too much: the others, which do not know, have to be
