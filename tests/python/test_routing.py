@@ -13,17 +13,30 @@ from harness import jobs_routing
 from harness.team import Team
 from moewire import Buffer, InvalidArgument, Routing
 
-CASES = {1: 1, 2: 2, 3: 2, 5: 4, 6: 4}
-LATER = (5, 6)
+CASES = {1: 1, 2: 2, 3: 2, 4: 2, 5: 4, 6: 4}
+LATER = (4, 5, 6)
 
 
-@pytest.mark.parametrize(
+SIZES = pytest.mark.parametrize(
     "size",
     [pytest.param(size, marks=[pytest.mark.all] if size in LATER else []) for size in CASES],
     ids="R={}".format,
 )
+
+
+@SIZES
 def test_random_cases(team: Team, size: int) -> None:
     team.run(size, jobs_routing.random_cases, CASES[size], timeout=120)
+
+
+@SIZES
+def test_edges(team: Team, size: int) -> None:
+    team.run(size, jobs_routing.edges)
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.all)])
+def test_many_steps(team: Team, count: int) -> None:
+    team.run(2, jobs_routing.many_steps, count, timeout=240)
 
 
 def test_only_ranks_are_known(team: Team) -> None:
@@ -37,6 +50,16 @@ def test_many_are_held(team: Team) -> None:
 def test_a_rank_is_killed(team: Team) -> None:
     seconds = team.run(3, jobs_routing.killed, dies=frozenset({1}))
     assert max(seconds[0], seconds[2]) < 5, seconds
+
+
+@pytest.mark.parametrize("how", ["killed", "hung"])
+@pytest.mark.parametrize(
+    "use", ["scatter", "gather", pytest.param("routing", marks=pytest.mark.all)]
+)
+def test_a_rank_is_lost_meanwhile(team: Team, use: str, how: str) -> None:
+    dies = frozenset({1} if how == "killed" else ())
+    seconds = team.run(3, jobs_routing.lost, use, how, dies=dies, timeout=60)
+    assert max(seconds[0], seconds[2]) < jobs_routing.HANG_US / 1e6 + 3, seconds
 
 
 def test_an_old_epoch(team: Team) -> None:

@@ -377,12 +377,14 @@ def wrong_handles(rank: Rank) -> None:
     second.close()
 
 
-def expect(kind: type[BaseException], call: Callable[[], Any]) -> str:
+def expect(
+    kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any]
+) -> str:
     try:
         call()
     except kind as error:
         return str(error)
-    raise AssertionError(f"{kind.__name__} was not raised")
+    raise AssertionError(f"{kind} was not raised")
 
 
 def disagreement(rank: Rank, name: str) -> str:
