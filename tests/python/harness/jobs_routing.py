@@ -89,9 +89,12 @@ def digest(rank: Rank, count: int) -> str:
             for expanded in (False, True):
                 form: dict[str, Any] = {"expanded": expanded, "timeout_us": routings.TIMEOUT_US}
                 got = buffer.scatter(made.routing, case.x(rank.rank), topk_weights=weights, **form)
-                y = got.rows * (0.37 + 0.61 * rank.rank)  # sums are rounded, in an order
+                y = got.rows * (0.37 + 0.61 * rank.rank)
+                if not expanded:  # 24 bits each, so that the order of a sum shows
+                    y = got.rows.float() / (3 + rank.rank)
+                out = torch.empty((made.routing.num_tokens, case.hidden), dtype=y.dtype)
                 home = torch.ones(len(y)) if expanded else torch.ones(len(y), topk)
-                sums, back = buffer.gather(made.routing, y, topk_weights=home, **form)
+                sums, back = buffer.gather(made.routing, y, topk_weights=home, out=out, **form)
                 assert got.weights is not None and back is not None
                 for one in (got.rows, got.weights, sums, back):
                     found.update(one.view(torch.uint8).numpy().tobytes())
