@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -16,11 +17,18 @@ import (
 type relay struct {
 	to      string
 	stopped atomic.Bool
-	flip    atomic.Int64 // of what the server sends, the byte of that number; 0: none
-	sent    atomic.Int64 // bytes that the server has sent, over the last connection
+	replies way
+	asked   way
+	mask    atomic.Uint32 // which bits are flipped; 0: one
 	mu      sync.Mutex
 	record  bytes.Buffer // what clients have sent
 	conns   []net.Conn
+}
+
+// way is one direction of the last connection.
+type way struct {
+	flip atomic.Int64 // the byte of that number; 0: none
+	sent atomic.Int64 // bytes that went this way
 }
 
 // dial is Config.Dial.
@@ -54,7 +62,10 @@ func (r *relay) carry(from, to net.Conn, sent bool) {
 	defer from.Close()
 	defer to.Close()
 	b := make([]byte, 64<<10)
-	total := int64(0)
+	total, w := int64(0), &r.replies
+	if sent {
+		w = &r.asked
+	}
 	for {
 		n, err := from.Read(b)
 		for r.stopped.Load() {
@@ -67,13 +78,12 @@ func (r *relay) carry(from, to net.Conn, sent bool) {
 			r.mu.Lock()
 			r.record.Write(b[:n])
 			r.mu.Unlock()
-		} else if at := r.flip.Load() - total; at > 0 && at <= int64(n) {
-			b[at-1] ^= 4
+		}
+		if at := w.flip.Load() - total; at > 0 && at <= int64(n) {
+			b[at-1] ^= byte(cmp.Or(r.mask.Load(), 4))
 		}
 		total += int64(n)
-		if !sent {
-			r.sent.Store(total)
-		}
+		w.sent.Store(total)
 		if _, err := to.Write(b[:n]); err != nil {
 			return
 		}

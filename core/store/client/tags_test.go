@@ -32,7 +32,7 @@ func TestFlippedBits(t *testing.T) {
 		c, r := relayed(t, s, 500*time.Millisecond, by(CarrierTCP))
 		back(t, c)
 		changed := s.Counters().Changed.Load()
-		r.flip.Store(r.sent.Load() + at + 1)
+		r.replies.flip.Store(r.replies.sent.Load() + at + 1)
 		got, err := c.Get([]byte("key"))
 		require.NoError(t, err)
 		require.Nil(t, got, at)

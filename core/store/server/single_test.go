@@ -202,7 +202,7 @@ func TestSinglesThatCannotBe(t *testing.T) {
 	a.dropped()
 }
 
-// WF3: whatever bit of a put is flipped, nothing is stored and nothing is said.
+// WF3: whatever bit of a put is flipped, nothing is stored, nothing is said, and it is counted.
 func TestEveryBitOfASingle(t *testing.T) {
 	s, e := serve(t)
 	good := asks(t, s)
@@ -212,15 +212,25 @@ func TestEveryBitOfASingle(t *testing.T) {
 		a.life = good.life
 		frame := a.frame(message.Put, of("key"), []byte("block"))
 		frame[bit/8] ^= 1 << (bit % 8)
+		before := numRefused(s)
 		_, _ = a.nc.Write(frame) // the server may have seen enough already
 		_ = a.nc.(*net.TCPConn).CloseWrite()
 		a.dropped()
+		require.Greater(t, numRefused(s), before, "bit %d", bit)
 	}
 	status, _ := good.do(message.Exists, of("key"), nil)
 	require.Equal(t, message.Miss, status)
 	require.NotZero(t, s.Refusals().Refused(wire.ErrMAC))
 	require.EqualValues(t, 8*5, s.Refusals().Refused(wire.ErrPayload))
 	quiet(t, e)
+}
+
+// numRefused counts frames that were refused, for whatever reason, and connections that ended before they had said one.
+func numRefused(s *server.Server) uint64 {
+	c := s.Counters()
+	n := c.Unauthenticated.Load()
+	s.Refusals().Each(func(_ wire.Reason, k uint64) { n += k })
+	return n
 }
 
 // WF1: a request that was made does nothing when it comes again: over its connection, over

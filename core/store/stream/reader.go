@@ -128,7 +128,7 @@ func (r *Reader) Next() (wire.Head, error) {
 	}
 	n, err := wire.FrameBytes(r.frame[:])
 	if err != nil {
-		return wire.Head{}, err
+		return r.session.OpenHead(r.frame[:wire.LengthBytes]) // counts it
 	}
 	if _, err := io.ReadFull(r.in, r.frame[wire.LengthBytes:n]); err != nil {
 		return wire.Head{}, cut(err)
