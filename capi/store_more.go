@@ -199,7 +199,7 @@ type storeReport struct {
 	BadTags     uint64                     `json:"bad_tags" help:"Blocks whose bytes did not fit their tag: misses."`
 	Changed     uint64                     `json:"changed" help:"Those of them that are whole at their server: their connections were ended."`
 	TooSmall    uint64                     `json:"too_small" help:"Blocks for which the buffers had no room."`
-	Late        uint64                     `json:"late" help:"Keys of requests that made no progress until their deadline."`
+	Late        uint64                     `json:"late" help:"Keys of requests that made no progress until their deadline; requests without keys count one each."`
 	Unreachable uint64                     `json:"unreachable" help:"Keys that were misses at once, because their server is known to be gone; other requests count one each."`
 	Capped      uint64                     `json:"capped" help:"Requests that this client refused at its own bound, or that waited there until their deadline."`
 	Broken      uint64                     `json:"broken" help:"Connections that ended, those of servers that hung too."`

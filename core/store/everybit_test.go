@@ -106,16 +106,21 @@ func (e *engraved) regions(sealed bool) []region {
 		region{name: "behind the tail", from: tail + 80, to: e.image.segmentBytes, scanned: 1, any: true})
 }
 
-// TestEveryBit flips every bit of a segment that means something, and some of the others, one at a time, between two starts: a
-// reader gets the right bytes or none, and what is lost is counted. Package record flips those of all pages.
+// TestSomeBits flips bits of a segment, one at a time, between two starts: a reader gets the right bytes or none, and what is lost
+// is counted. Package record flips every bit of all pages.
+func TestSomeBits(t *testing.T) { flipBits(t, 61) }
+
+// TestEveryBit flips every bit that means something, and some of the others.
 func TestEveryBit(t *testing.T) {
+	testenv.InAll(t)
+	flipBits(t, 1)
+}
+
+// flipBits flips one of so many bits.
+func flipBits(t *testing.T, step int64) {
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprint("sealed ", sealed), func(t *testing.T) {
 			e := engrave(t, sealed)
-			step := int64(1)
-			if testing.Short() {
-				step = 61
-			}
 			end := int64(0)
 			for _, r := range e.regions(sealed) {
 				require.Equal(t, end, r.from, r.name)

@@ -279,3 +279,32 @@ func (s *Store) sealAllOpen() error {
 	s.mu.Unlock()
 	return s.sealAll()
 }
+
+// BS4: a Writing ends once. What comes behind its end says the same and changes nothing.
+func TestWritingEndsOnce(t *testing.T) {
+	for name, m := range map[string]medium.Medium{"disk": newDisk(1<<16, 8), "memory": inMemory{newDisk(1<<16, 8)}} {
+		w := newWorld(t, testenv.Seed(t), m, Config{FlushEvery: time.Hour})
+		allocate := func(key string, data []byte) *Writing {
+			writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte(key), Bytes: int64(len(data)), Tag: w.tagOf(key, data)})
+			require.NoError(t, err, name)
+			copy(writing.Buffer(), data)
+			return writing
+		}
+		one, two, data := allocate("key", payload("key", 1, 500)), allocate("key", payload("key", 2, 500)), payload("key", 1, 500)
+		given := allocate("given up", data)
+		require.False(t, w.has("key"), name)
+		for range 3 {
+			require.NoError(t, one.Commit(), name)
+			require.ErrorIs(t, two.Commit(), ErrConflict, name)
+			given.Abort()
+			require.ErrorIs(t, given.Commit(), errGivenUp, name)
+			one.Abort()
+			require.Equal(t, data, w.get("key"), name)
+			require.False(t, w.has("given up"), name)
+			st := w.s.Stats()
+			require.EqualValues(t, 1, st.Puts, name)
+			require.Zero(t, st.ReservedBytes, name)
+			w.accounts()
+		}
+	}
+}

@@ -18,6 +18,9 @@ var mutations = [][4]string{
 	{"what is pinned is evicted", "evict.go", "\t\tif !s.move(&b) {\n\t\t\treturn false\n", "\t\tif !s.move(&b) {\n\t\t\tcontinue\n"},
 	{"a hot segment is moved for nothing", "evict.go", "if best != none && s.segments[best].state == stateFull {", "if false {"},
 	{"one lock for all keys", "write.go", "s.busy.lock(w.block.Hash)\n\t\tdefer s.busy.unlock(w.block.Hash)", "s.busy.lock(record.Hash{})\n\t\tdefer s.busy.unlock(record.Hash{})"},
+	{"another block of a key is taken for the same", "write.go", "\ts.counts.conflicts.Add(1)\n\treturn ErrConflict\n", "\ts.counts.conflicts.Add(1)\n\treturn ErrExists\n"},
+	{"a block is visible before it is written", "write.go", "\terr := s.write(w)\n\tif err == nil {\n\t\ts.wrote(w.block.RecordBytes()) // before the block is visible: a flush that finds it there has to flush it\n\t\terr = s.show(w)\n", "\terr := s.show(w)\n\tif err == nil {\n\t\ts.wrote(w.block.RecordBytes())\n\t\terr = s.write(w)\n"},
+	{"a writing that ended ends again", "write.go", "\tif w.ended {\n\t\treturn w.result\n\t}\n\tw.ended = true\n\tdefer w.giveBack()\n", "\tw.ended = true\n\tdefer w.giveBack()\n"},
 	{"two puts of a key", "write.go", "\t\ts.busy.lock(w.block.Hash)\n\t\tdefer s.busy.unlock(w.block.Hash)\n", ""},
 	{"a store without room for moves is full", "evict.go", "if s.hasBroken() && s.numNoRoom == 0 || s.starting", "if true || s.starting"},
 	{"a segment that fails ends the search", "evict.go", "tries < mostTries", "tries < 1"},
@@ -106,6 +109,6 @@ var mutations = [][4]string{
 // MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
 	testenv.RunMutations(t, testenv.MutationsOf(mutations, testenv.Mutation{
-		Noticed: "--- FAIL: |panic: |fault", Args: []string{"-timeout=2m", "-failfast"},
+		Noticed: "--- FAIL: |panic: |fault", Args: []string{"-timeout=2m", "-failfast"}, Env: []string{"MOEWIRE_TIER=test"},
 	}))
 }

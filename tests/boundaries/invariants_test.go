@@ -14,7 +14,7 @@ import (
 var families = []struct {
 	name string
 	num  int
-}{{"ES", 16}, {"CO", 12}, {"SC", 9}, {"WF", 10}, {"TP", 2}}
+}{{"ES", 16}, {"CO", 12}, {"SC", 9}, {"BS", 6}, {"WF", 10}, {"TP", 2}}
 
 // alwaysBroken are defects that ordinary runs of the tests put in.
 var alwaysBroken = []string{

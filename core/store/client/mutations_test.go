@@ -21,6 +21,7 @@ var mutations = [][4]string{
 	{"no room is no miss", "receive.go", "if dst == nil && e.Bytes > 0 {", "if false {"},
 	{"no deadline", "watch.go", "if left <= 0 {", "if false {"},
 	{"no breaker", "watch.go", "\tif hung {\n\t\tl.fail(errHung)\n\t}\n", "\t_ = hung\n"},
+	{"a name is resolved once", "peer.go", "func dialTCP(ctx context.Context, addr string) (Conn, error) {\n", "var known sync.Map\n\nfunc dialTCP(ctx context.Context, addr string) (c Conn, err error) {\n\tif at, found := known.Load(addr); found {\n\t\taddr = at.(string)\n\t}\n\tdefer func(name string) {\n\t\tif err == nil {\n\t\t\tknown.Store(name, c.RemoteAddr().String())\n\t\t}\n\t}(addr)\n"},
 	{"no probe", "peer.go", "if !p.sleep(wait) {", "if !p.sleep(time.Hour) {"},
 	{"a refusal is a miss", "peer.go", "errors.Is(err, stream.ErrSilent), ", ""},
 	{"what is left never completes", "link.go", "\tfor _, t := range l.running {\n\t\tt.complete()\n\t}\n", ""},
@@ -64,6 +65,6 @@ var mutations = [][4]string{
 // notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
 	testenv.RunMutations(t, testenv.MutationsOf(mutations, testenv.Mutation{
-		Noticed: "--- FAIL: |panic: ", Args: []string{"-timeout=90s", "-failfast"},
+		Noticed: "--- FAIL: |panic: ", Args: []string{"-timeout=90s", "-failfast"}, Env: []string{"MOEWIRE_TIER=test"},
 	}))
 }

@@ -66,7 +66,7 @@ func (l *link) expire() (next time.Duration) {
 	now, next := stream.Now(), forever
 	expired, hung := l.expired(now, &next)
 	for _, t := range expired {
-		l.peer.client.counts.Late.Add(uint64(len(t.keys)))
+		l.peer.client.counts.Late.Add(uint64(max(1, len(t.keys))))
 		t.complete()
 	}
 	if hung {
