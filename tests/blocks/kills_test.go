@@ -126,7 +126,7 @@ func (r *killRun) trouble() trouble {
 	return t
 }
 
-// next begins a life whose disk is well, and compares what is there.
+// next begins a life with a disk that is well, and compares what is there.
 func (r *killRun) next() (*process, *client.Client) {
 	p := begin(r.t, life{Path: r.path, Capacity: r.capacity})
 	require.True(r.t, p.await(), "a server does not start: %s", p.stderr.String())
@@ -159,7 +159,7 @@ func (r *killRun) listed(c *client.Client) {
 	for _, k := range r.keys {
 		names[k.name] = k.latest > 0
 	}
-	require.NoError(r.t, c.List(nil, func(key []byte) bool {
+	require.NoError(r.t, c.List(nil, 0, func(key []byte) bool {
 		require.True(r.t, names[string(key)], "%q was never put", key)
 		return true
 	}))
