@@ -109,7 +109,7 @@ def go_compute() -> None:
     go("go-compute", "-short", *names, env={"CGO_ENABLED": "1"})
 
 
-# Packages, and what is below them, whose tests have no bound of time but one for what hangs.
+# Packages, and what is below them: their tests have no bound of time but one for what hangs.
 COMPUTES = (EMULATED, "core/device/cpu", "tests/boundaries", "tests/model")
 
 
@@ -161,7 +161,7 @@ def go_all() -> None:
     go_each("go-all", rest)
 
 
-# The packages whose tests of the rest are longest begin, the first as two commands.
+# The packages with the longest tests of the rest begin, the first as two commands.
 LONGEST = [EMULATED, "core/ep/cpu", "core/ep/cuda", "tests/chaos"]
 
 

@@ -172,7 +172,7 @@ func (nd *node) pause() (goOn func()) {
 	}
 }
 
-// stalled is a world whose first node has retired a connection that has outstanding
+// stalled is a world; its first node has retired a connection that has outstanding
 // completions until it goes on.
 func stalled(m mutant, seed uint64, bound int) (w *world, goOn func(), err error) {
 	w = brokenWorld(m, seed, 3, fake.Config{}, func(c *Config) { c.Cap = bound })

@@ -88,7 +88,7 @@ func TestFilesLeaseAfterClose(t *testing.T) {
 	leases[0].Release()
 }
 
-// TestCommitAfterClose: a Writing whose key has got another block ends with an error once the store is closed.
+// TestCommitAfterClose: a Writing ends with an error once the store is closed, if its key has got another block.
 func TestCommitAfterClose(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), newMapped(t), Config{})
 	writing, err := w.s.Allocate(Allocation{NS: w.ns, Key: []byte("a"), Bytes: 100})

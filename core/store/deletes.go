@@ -2,7 +2,7 @@ package store
 
 import "sync"
 
-// deletes are those that run: of a block that the index has no more, and whose record may still be on the disk. A flush waits
+// deletes are those that run: of a block that the index has no more; its record may still be on the disk. A flush waits
 // for those that began before it, or another client would be told that the block is gone for good.
 type deletes struct {
 	mu      sync.Mutex

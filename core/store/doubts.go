@@ -18,7 +18,7 @@ const (
 	maxDoubts = 1 << 10
 )
 
-// doubts are blocks whose record the disk could not read when it was last asked for. A disk that fails once may not fail the next
+// doubts are blocks with a record that the disk could not read when it was last asked for. A disk that fails once may not fail the next
 // time: until then such a block is a miss, and stays.
 type doubts struct {
 	num atomic.Int64
@@ -69,7 +69,7 @@ func (d *doubts) end(h record.Hash) {
 	d.num.Store(int64(len(d.met)))
 }
 
-// doubted is for a block whose record is damaged, or could not be read. It reports whether the block was removed.
+// doubted is for a block with a record that is damaged, or could not be read. It reports whether the block was removed.
 func (s *Store) doubted(b *index.Block, err error) bool {
 	if errors.Is(err, record.ErrNone) || s.doubts.meet(b.Hash) {
 		s.spoiled(b)

@@ -51,7 +51,7 @@ func (r *removed) check(image *disk) {
 	defer one.s.stop()
 	for i, version := range r.versions {
 		require.False(r.t, r.flushed[i] && one.has(r.name(i)), "%s was deleted, flushed, and is there", r.name(i))
-		got := one.get(r.name(i)) // which removes a block whose bytes are wrong
+		got := one.get(r.name(i)) // which removes a block with wrong bytes
 		if got == nil {
 			continue
 		}

@@ -21,7 +21,7 @@ type region struct {
 	any                       bool     // the bytes mean nothing: some of their bits are flipped
 }
 
-// engraved is a disk whose first segment has some blocks, one behind the other.
+// engraved is a disk with some blocks in its first segment, one behind the other.
 type engraved struct {
 	*world
 	image  *disk

@@ -243,7 +243,7 @@ func TestHotSince(t *testing.T) {
 	}
 }
 
-// TestAllPinned: a store whose blocks are all pinned refuses a put, in bounded time, and takes one once the pins are over.
+// TestAllPinned: a store with all blocks pinned refuses a put, in bounded time, and takes one once the pins are over.
 func TestAllPinned(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), inMemory{newDisk(1<<16, 6)}, Config{})
 	pinned, refused := make([]bool, 1), 0
@@ -331,7 +331,7 @@ func TestDeletedOfSealed(t *testing.T) {
 	require.Equal(t, 2, w.s.index.Len())
 }
 
-// TestTornPayload: a block of a segment without a footer whose payload is not whole is no block in the next life, nor later.
+// TestTornPayload: a block with a torn payload, in a segment without a footer, is no block in the next life, nor later.
 func TestTornPayload(t *testing.T) {
 	d := newDisk(1<<16, 8)
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})

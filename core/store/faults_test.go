@@ -194,7 +194,7 @@ func TestTwoPutsOfAKey(t *testing.T) {
 func TestFooterWithoutAPage(t *testing.T) {
 	d := newDisk(1<<20, 5)
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour})
-	const numBlocks = 72 // whose footer has a page of marks alone
+	const numBlocks = 72 // so that the footer has a page of marks alone
 	for i := range numBlocks {
 		key := fmt.Sprint("key", i)
 		require.NoError(t, w.put(key, "", payload(key, 1, 50)))

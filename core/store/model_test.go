@@ -152,7 +152,7 @@ func (m *model) again(d *disk, powerCut bool) {
 	old.stop()
 	for key, k := range m.keys {
 		require.False(m.t, k.flushed == -1 && m.has(key), "%s was deleted, flushed, and is there", key)
-		got := m.get(key) // which removes a block whose bytes are wrong
+		got := m.get(key) // which removes a block with wrong bytes
 		switch {
 		case got != nil:
 			require.True(m.t, k.there || powerCut, "%s was deleted and is there", key)
@@ -225,7 +225,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// inMemory is a disk whose segments are memory.
+// inMemory is a disk with segments in memory.
 type inMemory struct{ *disk }
 
 func (m inMemory) Lasts() bool                            { return false }

@@ -231,7 +231,7 @@ func TestNamespacesOfEvictedBlocks(t *testing.T) {
 	require.Equal(t, 1, w.s.numNames())
 }
 
-// TestNamespacesAfterAStart: those whose blocks are all gone take no place, closed or killed; where there are more than may be,
+// TestNamespacesAfterAStart: those without blocks take no place, closed or killed; where there are more than may be,
 // the blocks of some are dropped for good, and the store begins.
 func TestNamespacesAfterAStart(t *testing.T) {
 	for _, killed := range []bool{false, true} {

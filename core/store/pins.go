@@ -20,7 +20,7 @@ type pins struct {
 // pin is that of a block.
 type pin struct {
 	until  time.Time
-	tenant *tenant // whose block it is
+	tenant *tenant // the block's
 	bytes  int64   // of its record
 }
 
@@ -82,7 +82,7 @@ func (p *pins) holds(h record.Hash) bool {
 	return is && of.until.After(time.Now())
 }
 
-// lapse forgets the pins whose time is over. It reports whether there was one.
+// lapse forgets the pins that have expired. It reports whether there was one.
 func (p *pins) lapse() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *pins) lapse() bool {
 	return len(p.all) < before
 }
 
-// expire forgets the pins whose time is over. The caller holds mu.
+// expire forgets the pins that have expired. The caller holds mu.
 func (p *pins) expire(now time.Time) {
 	p.first = time.Time{}
 	for h, of := range p.all {

@@ -187,7 +187,7 @@ func (t *tenant) add(bytes int64) {
 	t.used += bytes
 }
 
-// count counts a block that has come, whose bytes were claimed, or takes one back that has gone, with what was claimed.
+// count counts a block that has come, with its bytes claimed before, or takes one back that has gone, with what was claimed.
 func (t *tenant) count(b *index.Block, sign int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -317,7 +317,7 @@ func TestQuotaOfPutsThatFail(t *testing.T) {
 	require.EqualValues(t, page, used())
 }
 
-// TestQuotaAfterAStart: the blocks say whose they are. What was evicted for a quota stays away, and one that is lower by now is
+// TestQuotaAfterAStart: the blocks name their tenant. What was evicted for a quota stays away, and one that is lower by now is
 // reached before a put.
 func TestQuotaAfterAStart(t *testing.T) {
 	d := newDisk(1<<18, 32)

@@ -178,7 +178,7 @@ func (l *Lease) Data() []byte {
 	return l.store.medium.Bytes(int(l.block.Segment), l.off(), l.Bytes())
 }
 
-// Place is where the block begins in the medium, whose segments lie one behind the other.
+// Place is where the block begins in the medium: its segments lie one behind the other.
 func (l *Lease) Place() int64 { return int64(l.block.Segment)*l.store.medium.SegmentBytes() + l.off() }
 
 func (l *Lease) off() int64 {

@@ -33,7 +33,7 @@ func (l *lines) num() int {
 	return len(l.all)
 }
 
-// newSmaller is a store whose disk has room for a part of it.
+// newSmaller is a store on a disk with room for a part of it.
 func newSmaller(t *testing.T, numSegments, room int) (*world, *disk, *lines) {
 	d, said := newDisk(1<<16, numSegments), &lines{}
 	w := newWorld(t, testenv.Seed(t), d, Config{Durability: FlushNone, FlushEvery: time.Hour, Log: said.add})

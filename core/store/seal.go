@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// sealAll seals the segments that are full and all of whose records are written.
+// sealAll seals the segments that are full and have all their records written.
 func (s *Store) sealAll() error {
 	var errs []error
 	for {

@@ -59,7 +59,7 @@ func TestStampsOfChains(t *testing.T) {
 	w.ordered(c, b, a)
 }
 
-// Stamps do not come to an end below the first chain, and a block whose parent was not used for long is new.
+// Stamps do not come to an end below the first chain, and a block of a parent that was not used for long is new.
 func TestStampsOfLongChains(t *testing.T) {
 	w := memory(t)
 	keys := w.putChain("long", chainRoom+100)

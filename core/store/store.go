@@ -7,7 +7,7 @@
 //
 // Blocks lie in segments, one behind the other (package record), in memory or in files (package medium).
 // An index in memory knows them by a hash of namespace and key (package index). Nothing is overwritten: room
-// comes from whole segments, whose hot blocks are written again. A store in files finds its blocks again by the
+// comes from whole segments; their hot blocks are written again. A store in files finds its blocks again by the
 // footers of its segments, and where there is no footer by the records themselves.
 //
 // The writer of a block makes its tag (package tag), the reader compares it. The store hands it on, and compares it
@@ -224,7 +224,7 @@ func (s *Store) giveBack() error {
 	return s.medium.Close()
 }
 
-// MaxBlockBytes is the longest block whose key has so many bytes.
+// MaxBlockBytes is the longest block with a key of so many bytes.
 func (s *Store) MaxBlockBytes(keyBytes int) int64 {
 	room := s.medium.SegmentBytes() - record.PageBytes - record.FooterBytes(1, 1)
 	return min(room-record.PayloadOff(keyBytes), record.MaxPayloadBytes)

@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// unreadable is a world whose disk has a page that cannot be read.
+// unreadable is a world with a page of its disk that cannot be read.
 type unreadable struct {
 	*world
 	lines  []string
@@ -50,7 +50,7 @@ func (u *unreadable) reopened(d *disk, segment int, off int64) {
 	u.accounts()
 }
 
-// TestUnreadableSegment: blocks of a segment whose first page cannot be read are misses, those of
+// TestUnreadableSegment: blocks of a segment with an unreadable first page are misses, those of
 // others are there. What was written and deleted since does not come back when the page can be read
 // again.
 func TestUnreadableSegment(t *testing.T) {
@@ -92,7 +92,7 @@ func TestUnreadableAndUnwritable(t *testing.T) {
 	require.True(t, u.s.segments[lost].isFree())
 }
 
-// TestUnreadableFooter: blocks of a segment whose footer cannot be read are misses, those of others
+// TestUnreadableFooter: blocks of a segment with an unreadable footer are misses, those of others
 // are there.
 func TestUnreadableFooter(t *testing.T) {
 	u, d := newUnreadable(t, true)
@@ -255,7 +255,7 @@ func TestFlushPastUnreadablePages(t *testing.T) {
 	w.open(sealed)
 }
 
-// TestUnreadableForAWhile: a block whose record cannot be read once is a miss, and stays, whatever
+// TestUnreadableForAWhile: a block with a record that cannot be read once is a miss, and stays, whatever
 // is put. If the disk fails at it for long the block is gone, and its key is free.
 func TestUnreadableForAWhile(t *testing.T) {
 	w, d := newSealed(t)

@@ -318,7 +318,7 @@ func TestOneFlushForSeveralPuts(t *testing.T) {
 	require.Equal(t, 2, num)
 }
 
-// TestEachFlushedPutIsOnTheDisk: with a flush for each put, a put whose flush has failed is refused, and so is one whose record an
+// TestEachFlushedPutIsOnTheDisk: with a flush for each put, a put with a flush that has failed is refused, and so is one whose record an
 // other's may have lost.
 func TestEachFlushedPutIsOnTheDisk(t *testing.T) {
 	d := newDisk(1<<16, 8)

@@ -76,7 +76,7 @@ func (w *world) put(key, parent string, data []byte) error {
 	return writing.Commit()
 }
 
-// get is what a reader sees: nil for a miss, or bytes whose tag was compared.
+// get is what a reader sees: nil for a miss, or bytes after a comparison of their tag.
 func (w *world) get(key string) []byte {
 	leases := make([]Lease, 1)
 	if w.s.Acquire(w.ns, [][]byte{[]byte(key)}, leases) == 0 {

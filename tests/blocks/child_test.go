@@ -99,7 +99,7 @@ func obey(bad *badDisk) {
 	}
 }
 
-// badDisk are files whose calls fail as a trouble says: writes not at all or half way.
+// badDisk are files with calls that fail as a trouble says: writes not at all or half way.
 type badDisk struct {
 	*medium.Files
 	mu      sync.Mutex

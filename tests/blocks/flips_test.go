@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/store/record"
 )
 
-// flips is a server whose file is changed between two lives.
+// flips is a server with a file that is changed between two lives.
 type flips struct {
 	t    *testing.T
 	rng  *rand.Rand

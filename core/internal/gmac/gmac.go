@@ -84,7 +84,7 @@ func timesX(e *[TagBytes]byte) {
 	binary.LittleEndian.PutUint64(e[8:], hi<<1^lo>>63^carry&(0xc2<<56))
 }
 
-// Tag writes the tag of p under a nonce. No nonce may serve two different p whose tags can be
+// Tag writes the tag of p under a nonce. No nonce may serve two different p with tags that can be
 // seen: with both of them others could be forged. Where tags stay hidden, in a hash under a
 // second key, they tell nothing.
 func (m *MAC) Tag(tag *[TagBytes]byte, nonce *[NonceBytes]byte, p []byte) {

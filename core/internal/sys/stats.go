@@ -10,7 +10,7 @@ var openFDs, leakedFDs, mappings, mappedBytes atomic.Int64
 type Counts struct {
 	// OpenFDs is the number of descriptors not yet closed.
 	OpenFDs int64
-	// LeakedFDs is the number of descriptors whose owner was garbage
+	// LeakedFDs is the number of descriptors with an owner that was garbage
 	// collected before it was closed: always a bug.
 	LeakedFDs int64
 	// Mappings and MappedBytes count the mappings not yet unmapped.

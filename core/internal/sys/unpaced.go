@@ -31,7 +31,7 @@ func unpaceDial(_, addr string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { unpace(int(fd)) })
 }
 
-// unpaceWithin takes the pacing from a connection whose two ends have one address.
+// unpaceWithin takes the pacing from a connection with one address at both ends.
 func unpaceWithin(nc *net.TCPConn, raw int) {
 	local, remote := ipOf(nc.LocalAddr()), ipOf(nc.RemoteAddr())
 	if local.IsValid() && local == remote {

@@ -76,7 +76,7 @@ func TestBounceIsFull(t *testing.T) {
 	require.True(t, ok, "all room was given back")
 }
 
-// A client without memory for a bounce buffer, and one whose server does not map it, send their blocks. Nothing is latched.
+// A client without memory for a bounce buffer, and one with a server that does not map it, send their blocks. Nothing is latched.
 func TestNoBounce(t *testing.T) {
 	for call, err := range map[string]error{"memfd_create": syscall.EMFILE, "fallocate": syscall.ENOSPC} {
 		srv, _ := shared(t, "", 64<<20)
@@ -144,7 +144,7 @@ func TestUnreadableBlockEndsNoBouncing(t *testing.T) {
 	require.Zero(t, srv.Counters().Replies(message.Failed))
 }
 
-// A client that is closed, and one whose server ends, in the middle of its puts keeps nothing of the bounce buffer, and neither does
+// A client that is closed, and one with a server that ends, in the middle of its puts keeps nothing of the bounce buffer, and neither does
 // the server.
 func TestBounceEnds(t *testing.T) {
 	for _, first := range []string{"client", "server"} {

@@ -45,7 +45,7 @@ func (l *link) fetch(head *wire.Head, t *part) error {
 	return nil
 }
 
-// copyBlock copies a block to where it belongs. One whose bytes are not its own any more may have moved, or may be
+// copyBlock copies a block to where it belongs. A block with bytes that are not its own any more may have moved, or may be
 // spoiled: the server is asked to send it.
 func (l *link) copyBlock(t *part, i int, e *message.Entry, place int64) error {
 	f := outcomeNone

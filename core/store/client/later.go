@@ -84,7 +84,7 @@ func (p *peer) exchange(l, m *link) bool {
 	return true
 }
 
-// errLeft is why a link ends in whose place there is a better one.
+// errLeft is why a link ends: a better one has its place.
 var errLeft = errors.New("requests go another way now")
 
 // leave ends a link to which nothing is given any more, once its leases are over and what runs over it has ended.

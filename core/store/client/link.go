@@ -43,7 +43,7 @@ type link struct {
 	bounce     *local.Bounce // from which the server copies blocks of puts; nil: they are sent
 	hold       time.Duration // how long a lease lives at most, where there is a view
 	lacks      error         // why there is no view now, and may be one later
-	successor  *link         // in whose favour it was left; guarded by peer.mu
+	successor  *link         // for which it was left; guarded by peer.mu
 	ran        chan struct{} // closed once that has run
 	gone       chan struct{} // closed once it ends
 
@@ -173,7 +173,7 @@ func (l *link) run() {
 	l.closeView()
 }
 
-// complete ends a part whose memory is not used any more.
+// complete ends a part; its memory is not used any more.
 func (t *part) complete() {
 	if t.call != nil {
 		k := t.call

@@ -51,7 +51,7 @@ type lasting struct{ net.Conn }
 
 func (lasting) Close() error { return nil }
 
-// A link whose time was over, or whose client was closed, before it was made is none.
+// A link is none if its time was over, or its client was closed, before it was made.
 func TestLateLink(t *testing.T) {
 	srv, _ := shared(t, "", 8<<20)
 	for _, how := range []Carrier{CarrierTCP, CarrierAuto} {

@@ -50,7 +50,7 @@ func TestServerThatEndsInTheHandshake(t *testing.T) {
 	}
 }
 
-// exchanged is a ring whose source has another key from some moment on.
+// exchanged is a ring from a source that has another key from some moment on.
 func exchanged(t *testing.T) (ring *wire.Keyring, now *atomic.Bool) {
 	now = &atomic.Bool{}
 	ring, err := wire.NewKeyring(func() ([]byte, error) {

@@ -151,7 +151,7 @@ func (l *link) attach(found given) {
 	l.hold = time.Duration(min(found.HoldUs, 1<<32)) * time.Microsecond
 }
 
-// storageMemory is what a server says whose arena is memory.
+// storageMemory is what a server says if its arena is memory.
 const storageMemory = 1
 
 // latch reports whether blocks of the server come by TCP from now on: with an error they do, which is said once.

@@ -19,7 +19,7 @@ type Counters struct {
 	Broken       atomic.Uint64 // links that ended
 	ProbesFailed atomic.Uint64
 	Refused      atomic.Uint64 // handshakes
-	Latched      atomic.Uint64 // servers whose blocks come by TCP though they could come better
+	Latched      atomic.Uint64 // servers that send blocks by TCP though they could come better
 	Moved        atomic.Uint64 // blocks that were not where they had been, and had to be sent
 	NotCached    atomic.Uint64 // blocks that a disk would have had to be waited for, and had to be sent
 	Unreadable   atomic.Uint64 // blocks that could not be read where they lie, and had to be sent

@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/store/server/servertest"
 )
 
-// stuck is a server whose answers to Exists wait for the channel, and a client of it.
+// stuck is a server with answers to Exists that wait for the channel, and a client of it.
 func stuck(t *testing.T) (c *Client, goOn chan struct{}) {
 	t.Helper()
 	goOn = make(chan struct{})

@@ -61,7 +61,7 @@ func (c *Client) wakeWatch() {
 }
 
 // expire gives up what is late, ends a link over which nothing comes, and says when there is
-// something to do again. A part whose memory is in use ends with the link, or goes on.
+// something to do again. A part with memory in use ends with the link, or goes on.
 func (l *link) expire() (next time.Duration) {
 	now, next := stream.Now(), forever
 	expired, hung := l.expired(now, &next)

@@ -22,7 +22,7 @@ type View struct {
 	bytes int64
 	quick bool            // a read of it never waits for a disk
 	arena *sys.Mapping    // if it is memory
-	there []atomic.Uint64 // a bit for each unit of it whose pages are present
+	there []atomic.Uint64 // a bit for each unit of it with all pages present
 
 	mu     sync.Mutex
 	holds  int  // the owner's and those of Hold

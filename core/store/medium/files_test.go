@@ -105,7 +105,7 @@ func diskBytes(t *testing.T, path string) int64 {
 	return st.Blocks * 512
 }
 
-// TestTooManySegments: a folder whose segments are too small for a capacity is refused, and stays as it is.
+// TestTooManySegments: a folder with segments too small for a capacity is refused, and stays as it is.
 func TestTooManySegments(t *testing.T) {
 	path := t.TempDir()
 	require.NoError(t, opened(t, path, leastBytes).Close())

@@ -11,7 +11,7 @@ const (
 	MaxNamespaceBytes = 4096
 )
 
-// Namespace says whose blocks these are. Two that differ in any one field share nothing.
+// Namespace says what blocks belong to. Two that differ in any one field share nothing.
 type Namespace struct {
 	Model    string
 	Weights  string // a fingerprint of the weights

@@ -45,7 +45,7 @@ func (r *Request) Encode(b []byte) []byte {
 	return b
 }
 
-// Decode reads the request of a code whose payload has that many bytes, and checks every
+// Decode reads the request of a code with a payload of that many bytes, and checks every
 // length in it: afterwards the payload is as long as the request says, and within bounds.
 func (r *Request) Decode(code Code, extra []byte, payload int64) error {
 	if len(extra) != RequestBytes || binary.LittleEndian.Uint32(extra[52:]) != 0 {

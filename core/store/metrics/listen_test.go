@@ -119,7 +119,7 @@ func TestClose(t *testing.T) {
 	require.ErrorContains(t, err, "metrics: ")
 }
 
-// A request whose text panics ends its connection, and nothing else.
+// A request with a text that panics ends its connection, and nothing else.
 func TestPanic(t *testing.T) {
 	first, said := true, make(chan string, 1)
 	l, err := Listen("127.0.0.1:0", func() []byte {

@@ -138,7 +138,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// Whatever a namespace is called, its sample is one line, whose value is what was there.
+// Whatever a namespace is called, its sample is one line, with the value that was there.
 func FuzzLabel(f *testing.F) {
 	f.Add("a")
 	f.Add("\\\"\n\r\x00\xff{}=,#")

@@ -42,7 +42,7 @@ type Footer struct {
 	Seq        uint64 // larger than that of any record of the segment
 	Namespaces []Digest
 	Entries    []Entry
-	NumDamaged int // entries whose mark is damaged: they are dead
+	NumDamaged int // entries with a damaged mark: they are dead
 }
 
 // PutFooter makes the footer of a segment: the last bytes of it.

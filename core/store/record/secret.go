@@ -10,7 +10,7 @@ const SecretBytes = 32
 
 const checkBytes = 16
 
-// Secret is a store's own random number: no other process can choose keys whose hashes meet, and
+// Secret is a store's own random number: no other process can choose keys with hashes that meet, and
 // no payload looks like a record. It is not a key of any client.
 type Secret [SecretBytes]byte
 

@@ -61,7 +61,7 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// A block that cannot be read is not bad, and one whose reading takes too long is not, either.
+// A block that cannot be read is not bad, and one that takes too long to read is not, either.
 func TestComplaintWithoutAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		want   message.Status
@@ -88,7 +88,7 @@ func TestComplaintWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// slowDisk makes a server with a block on a disk, whose first piece is read once the channel is closed, and a client
+// slowDisk makes a server with a block on a disk; its first piece is read once the channel is closed, and a client
 // that complains of it.
 func slowDisk(t *testing.T) (s *server.Server, r *raw, reads *atomic.Int64, hold chan struct{}) {
 	s, e := serve(t)
@@ -117,7 +117,7 @@ func TestComplaintsAreOnTheSide(t *testing.T) {
 	require.EqualValues(t, 8, reads.Load())
 }
 
-// A server that ends at the deadline of its drain, and one whose client is gone, do not look at the rest of the block.
+// A server that ends at the deadline of its drain, and one without its client, do not look at the rest of the block.
 func TestComplaintEnds(t *testing.T) {
 	s, r, reads, hold := slowDisk(t)
 	done := make(chan struct{})

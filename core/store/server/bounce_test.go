@@ -114,7 +114,7 @@ func (r *raw) block(key string) (got []byte) {
 	return got
 }
 
-// A block that is not wholly in the bounce buffer, or of a client that has none, is malformed; one whose bytes are others is
+// A block that is not wholly in the bounce buffer, or of a client that has none, is malformed; one with other bytes is
 // refused and leaves nothing. The connection stays.
 func TestBouncedPutsOfAHostileClient(t *testing.T) {
 	var engine *servertest.Engine

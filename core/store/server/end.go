@@ -37,7 +37,7 @@ func (s *Server) Close() {
 	}
 }
 
-// CloseStore closes the store of a server that was closed, once no request uses it. One whose disk does not answer in
+// CloseStore closes the store of a server that was closed, once no request uses it. A store with a disk that does not answer in
 // time is left to a goroutine: os.ErrDeadlineExceeded.
 func (s *Server) CloseStore(closeStore func() error, within time.Duration) error {
 	done := make(chan error, 1)

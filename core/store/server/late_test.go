@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// A request whose deadline is over before the server begins it is not done; one that lets go of something is.
+// A request past its deadline before the server begins it is not done; one that lets go of something is.
 func TestLateRequests(t *testing.T) {
 	s, _ := serve(t, func(c *server.Config) {
 		c.Store.(*servertest.Engine).Look = func() { time.Sleep(20 * time.Millisecond) }
@@ -46,7 +46,7 @@ func TestLateRequests(t *testing.T) {
 	}
 }
 
-// A server whose disk hangs ends within its time, though a flush runs.
+// A server with a disk that hangs ends within its time, though a flush runs.
 func TestCloseDoesNotWaitForTheDisk(t *testing.T) {
 	stuck := make(chan struct{})
 	defer close(stuck)

@@ -131,7 +131,7 @@ func (r *raw) put(key string, data []byte) (message.Request, []byte) {
 	return said, append([]byte(key), data...)
 }
 
-// sealedPut is a put of a block as bytes, whose digest leaves out so many at the end.
+// sealedPut is a put of a block as bytes; its digest leaves out so many at the end.
 func (r *raw) sealedPut(key string, block []byte, apart int) []byte {
 	r.t.Helper()
 	said, payload := r.put(key, block)

@@ -35,7 +35,7 @@ func (s *Server) rightsOf(key uint32) (r rights.Rights, since uint64, found bool
 	return rights.Of(terms), since, found
 }
 
-// Reload reads the keys again. Sessions whose key is gone, or may do something else now, end within a second: their clients come
+// Reload reads the keys again. Sessions of a key that is gone, or may do something else now, end within a second: their clients come
 // again. Quotas are what the keys say now; a salt that has more loses its oldest blocks, behind this call: that asks the disk for
 // each of them. On an error all stays as it was.
 func (s *Server) Reload() error {

@@ -230,7 +230,7 @@ func TestSingleOfAnotherKey(t *testing.T) {
 	require.Equal(t, message.Denied, status)
 }
 
-// TestRightsAreTakenAway: sessions whose key is gone, is another one, or has other rights end; the others go on.
+// TestRightsAreTakenAway: sessions of a key that is gone, is another one, or has other rights end; the others go on.
 func TestRightsAreTakenAway(t *testing.T) {
 	file, keys := withKeys(t, "1", "2", "3 salt=a", "4 read", "5")
 	s, engine := serve(t, keys, func(c *server.Config) { c.Hold = 100 * time.Millisecond })

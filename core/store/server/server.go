@@ -267,7 +267,7 @@ func (s *Server) reject(nc net.Conn, err error, full bool) {
 	}
 }
 
-// sweep ends handles whose time is over, and logs what goes wrong again and again.
+// sweep ends handles that have expired, and logs what goes wrong again and again.
 func (s *Server) sweep() {
 	states := make([]spell, len(spells))
 	tick := time.NewTicker(min(s.cfg.Hold/4, time.Second))

@@ -330,7 +330,7 @@ func TestEveryBit(t *testing.T) {
 	quiet(t, engine)
 }
 
-// A put whose digest leaves out some of the key, or more than there is, ends the connection, and stores nothing.
+// A put with a digest that leaves out some of the key, or more than there is, ends the connection, and stores nothing.
 func TestKeysAreCovered(t *testing.T) {
 	s, engine := serve(t)
 	block := []byte("bytes")

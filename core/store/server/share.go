@@ -53,7 +53,7 @@ func (c *conn) share(j *job) message.Status {
 	return message.OK
 }
 
-// handover is what a client is about to get: the arena, and a socket at whose other end there may be a session as over
+// handover is what a client is about to get: the arena, and a socket; at its other end there may be a session as over
 // one that was accepted; and what it gives for that one.
 type handover struct {
 	delivery            *local.Delivery

@@ -47,13 +47,13 @@ type Reader struct {
 	cipher [wire.EncryptedChunkBytes]byte
 }
 
-// waiter is a connection whose reader may wait on its own thread, as sys.SocketConn is.
+// waiter is a connection with a reader that may wait on its own thread, as sys.SocketConn is.
 type waiter interface {
 	Linger(on bool)
 	Await(d time.Duration) bool
 }
 
-// NewReader reads from a connection whose handshake is over.
+// NewReader reads from a connection after its handshake.
 func NewReader(conn net.Conn, session *wire.Session, limits Limits) *Reader {
 	r := &Reader{session: session}
 	r.source.conn, r.source.limits = conn, limits
@@ -82,7 +82,7 @@ func (r *Reader) Linger(on bool) {
 }
 
 // Arrives waits on this thread, for a moment and d at most, for the head of the next message, so that Next does not
-// wait for it. It is for connections whose reader may wait there. The error is one of Next.
+// wait for it. It is for connections with a reader that may wait there. The error is one of Next.
 func (r *Reader) Arrives(d time.Duration) (there bool, err error) {
 	for !r.hasFrame() {
 		if !r.waits.Await(d) {

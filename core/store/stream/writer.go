@@ -31,7 +31,7 @@ type Writer struct {
 	buffers net.Buffers // of pieces; WriteTo uses it up
 }
 
-// NewWriter writes to a connection whose handshake is over. The limits are those of a write of at most
+// NewWriter writes to a connection after its handshake. The limits are those of a write of at most
 // 1 MiB and a table; one that goes beyond them fails. wrote, if not nil, is called whenever bytes have gone.
 func NewWriter(conn net.Conn, session *wire.Session, limits Limits, wrote func()) *Writer {
 	if limits.Report == 0 {
