@@ -123,6 +123,6 @@ func (p *process) dial(carrier client.Carrier) *client.Client {
 // stats are those of the server's engine.
 func (p *process) stats(c *client.Client) (st store.Stats) {
 	var said struct{ Store store.Stats }
-	require.NoError(p.t, json.Unmarshal(c.Stats()[p.addr], &said))
+	require.NoError(p.t, json.Unmarshal(c.Stats(0)[p.addr], &said))
 	return said.Store
 }
