@@ -1,7 +1,9 @@
 package cpu
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
@@ -31,8 +33,9 @@ type remote struct {
 	cursor []int32 // of the piece that was checked, and its last token
 	last   int32
 	target [1]device.Target
-	one    [1]int32 // the only count of rows that are sums
-	short  error    // of the latest look: no memory for a message, which is still first in line
+	one    [1]int32    // the only count of rows that are sums
+	short  error       // of the latest look: no memory for a message, which is still first in line
+	wild   []violation // of this epoch: what no rank sends, the first such message of each rank
 }
 
 // remoteSlot is what a slot keeps for one remote rank.
@@ -55,6 +58,7 @@ func (b *Buffer) connectRemote() {
 	if b.remote == nil {
 		b.remote = &remote{leases: make([]lease, b.ranks)}
 	}
+	b.remote.wild = b.remote.wild[:0]
 	b.remote.carrier, b.remote.ranks, b.remote.longest = carrier, carrier.Ranks(), carrier.MaxMessageBytes()
 	for j := range b.slots {
 		s := &b.slots[j]
@@ -168,6 +172,7 @@ func (b *Buffer) outWithLast() rankset.Set {
 
 // receive takes every message that has arrived, and reports whether there was one.
 func (b *Buffer) receive() (some bool) {
+	b.fenceWildSenders()
 	b.remote.short = nil // the message that was first in line still is
 	for r := range b.remote.ranks.All() {
 		for msg := b.remote.carrier.Next(r); msg != nil; msg = b.remote.carrier.Next(r) {
@@ -175,7 +180,7 @@ func (b *Buffer) receive() (some bool) {
 				if b.remote.short != nil {
 					break // it waits until there is memory
 				}
-				b.count.dropped++
+				b.refuse(r, msg)
 			}
 			b.remote.carrier.Release(r)
 			some = true
@@ -184,7 +189,33 @@ func (b *Buffer) receive() (some bool) {
 	return b.placeReordered() || some
 }
 
-// takeMessage does what a message says; false: no rank can have sent this message.
+// refuse counts a message that was not taken. A member that sends what no member of this epoch
+// sends has a violation: what it had to say is lost, and others would wait for that.
+func (b *Buffer) refuse(r int, msg []byte) {
+	b.count.dropped++
+	h, ok := readHead(msg)
+	known := slices.ContainsFunc(b.remote.wild, func(v violation) bool { return v.owner == r })
+	if known || !b.isMember() || !b.isMemberRank(r) || (ok && h.epoch != uint16(b.epoch)) {
+		return
+	}
+	v := violation{owner: r, word: "a message", allowed: "one that fits its tables and those before it"}
+	if ok {
+		v.held = binary.LittleEndian.Uint64(msg)
+	}
+	b.remote.wild = append(b.remote.wild, v)
+	b.violates(v)
+}
+
+// fenceWildSenders goes on where other hosts have to agree.
+func (b *Buffer) fenceWildSenders() {
+	for _, v := range b.remote.wild {
+		if b.isMember() && b.isMemberRank(v.owner) {
+			b.violates(v)
+		}
+	}
+}
+
+// takeMessage does what a message says; false: no member of this epoch has sent this message.
 func (b *Buffer) takeMessage(r int, msg []byte) bool {
 	h, ok := readHead(msg)
 	if !ok || h.epoch != uint16(b.epoch) || h.rank != r || h.slot >= len(b.slots) {

@@ -31,11 +31,21 @@ type alone struct {
 	out    []byte
 }
 
+// disagreeing is a domain where the others do not agree that a rank is out: so the sender of a
+// wrong message stays, and the messages behind it are looked at as well.
+type disagreeing struct{ domain.Domain }
+
+func (d *disagreeing) Members() domain.MemberWord { return fixedMembers{d.Domain.Members()} }
+
+type fixedMembers struct{ domain.MemberWord }
+
+func (fixedMembers) CompareAndSwap(old, next uint64) bool { return false }
+
 func newAlone(t testing.TB, deterministic, preReduce bool) *alone {
 	overHosts = twoHosts
 	defer func() { overHosts = nil }()
 	a := &alone{world: &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*cpu.Buffer, 2)}}
-	b, err := cpu.New(a.doms[0], kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
+	b, err := cpu.New(&disagreeing{a.doms[0]}, kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
 	require.NoError(t, err)
 	a.bufs[0] = b
 	t.Cleanup(a.end)
@@ -273,5 +283,55 @@ func (a *alone) combine() {
 	}
 	if a.c != nil {
 		_ = a.c.Wait(ep.PhaseDone, 0)
+	}
+}
+
+// TestRemoteMessageThatCannotBe: a message of this epoch that no rank sends costs its sender its
+// membership, with the reason, and no other rank anything. One of another epoch is dropped.
+func TestRemoteMessageThatCannotBe(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(msg []byte)
+		lost  bool
+	}{
+		{"version", func(m []byte) { m[0] = 9 }, true},
+		{"kind", func(m []byte) { m[1] = 9 }, true},
+		{"slot", func(m []byte) { m[6] = 9 }, true},
+		{"tokens", func(m []byte) { m[104] = 77 }, true},
+		{"epoch", func(m []byte) { m[2] = 9 }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			overHosts = func(int) inproc.Hosts { return inproc.Hosts{Of: []int{0, 1, 2}} }
+			t.Cleanup(func() { overHosts = nil })
+			s := small
+			s.ranks, s.experts = 3, 6
+			w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
+			ins := inputs(r2(1), s, uniform)
+			w.each(func(r int) error { return w.roundTrip(r, s, ins) })
+			good := new(alone).rowsMessage(false) // its first bytes fit
+			c.spoil(good)
+			remote := w.doms[1].Remote()
+			to, err := remote.Reserve(0, int64(len(good)))
+			require.NoError(t, err)
+			copy(to, good)
+			require.NoError(t, remote.Post(0, int64(len(good))))
+			require.Eventually(t, func() bool { return w.bufs[0].Counters().NumMessagesDropped == 1 }, callTimeout, time.Millisecond)
+			if !c.lost {
+				w.each(func(r int) error { return w.roundTrip(r, s, ins) })
+				require.Zero(t, w.bufs[0].Counters().NumViolations)
+				return
+			}
+			require.Eventually(t, func() bool { return w.bufs[2].Members() == rankset.Of(0, 2) }, callTimeout, time.Millisecond)
+			require.EqualValues(t, 1, w.bufs[0].Counters().NumViolations)
+			events, _ := w.bufs[0].Events(0)
+			require.Contains(t, events[len(events)-1].Why, "a message of rank 1 holds")
+			_, err = w.dispatch(1, s, &ins[1])
+			require.ErrorIs(t, err, ep.ErrFenced)
+			ins[1] = input{}
+			w.some(rankset.Of(0, 2), func(r int) error {
+				_, err := w.exchange(r, s, ins, callTimeout)
+				return err
+			})
+		})
 	}
 }
