@@ -101,6 +101,9 @@ func mwiStoreServe(config *C.mw_store_server_config_t, id *C.uint64_t) C.mw_stat
 	})
 }
 
+// maxFlushEvery bounds how long a group of blocks waits for its flush: a flush that fails is tried again as often.
+const maxFlushEvery = 10 * time.Second
+
 func checkServer(c *C.mw_store_server_config_t) error {
 	if err := inRanges([]ranged{
 		{choice("storage", C.MW_STORAGE_MEMORY, C.MW_STORAGE_FILE), int64(c.storage)},
@@ -108,7 +111,7 @@ func checkServer(c *C.mw_store_server_config_t) error {
 		{choice("no_singles", 0, 1), int64(c.no_singles)},
 		{choice("reserved", 0, 0), int64(c.reserved)},
 		{choice("num_clients", 0, maxNumber), int64(c.num_clients)},
-		{choice("flush_every_us", 0, time.Hour.Microseconds()), int64(c.flush_every_us)},
+		{choice("flush_every_us", 0, maxFlushEvery.Microseconds()), int64(c.flush_every_us)},
 	}); err != nil {
 		return err
 	}

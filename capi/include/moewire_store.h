@@ -225,8 +225,8 @@ typedef struct {
 	uint32_t durability;     /* MW_DURABILITY_* */
 	uint32_t protection;     /* MW_PROTECTION_* */
 	uint32_t num_clients;    /* the most at a time; 0: 256; at most 65535 */
-	int64_t flush_every_us;  /* MW_DURABILITY_GROUP; 0: 20 ms */
-	uint64_t flush_bytes;    /* the same; 0: 64 MiB */
+	int64_t flush_every_us;  /* MW_DURABILITY_GROUP: the longest time between two flushes; 0: 20 ms; 10 s at most */
+	uint64_t flush_bytes;    /* the same: what is flushed sooner, once so much has come; 0: 64 MiB */
 	mw_bytes_t metrics;      /* "address:port" of GET /metrics over HTTP, which asks for no key; none: not served */
 	uint32_t no_singles;     /* 1: sessions only, no single signed requests */
 	uint32_t reserved;       /* 0 */

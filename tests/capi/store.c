@@ -313,6 +313,8 @@ static void test_bad_configs(void)
 	BAD("config->protection is 2", d.protection = 2);
 	BAD("config->num_clients is 65536", d.num_clients = 65536);
 	BAD("config->flush_every_us is -1", d.flush_every_us = -1);
+	BAD("config->flush_every_us is 10000001, allowed 0 to 10000000", d.flush_every_us = 10000001);
+	BAD("flush_bytes 18446744073709551615", d.flush_bytes = UINT64_MAX);
 #undef BAD
 	d = server_config();
 	d.listen = TEXT("192.0.2.1:0"); /* no address of this machine */

@@ -19,6 +19,7 @@ from ._server import DURABILITIES, STORAGES, Server
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DRAIN_US = 10_000_000
 _LOOK_S = 0.25
+_FLUSH_MS = (1, 10_000)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--durability", choices=tuple(DURABILITIES), default="group", help="with --storage file"
+    )
+    parser.add_argument(
+        "--flush-every",
+        type=float,
+        metavar="MILLISECONDS",
+        help="with --durability group: the longest time between two flushes (default: 20)",
+    )
+    parser.add_argument(
+        "--flush-bytes",
+        metavar="SIZE",
+        help="the same: flush sooner after so much (default: 64MiB)",
     )
 
 
@@ -73,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
     """
     if options.new_key and options.key_file:
         raise refuse("--new-key, --key-file", "both", "one of them")
-    capacity = size_of(options.capacity)
+    capacity, flush = size_of(options.capacity), _flush_of(options)
     if options.new_key:
         write_key(options.new_key, f"1 {secrets.token_hex(32)}\n")
     try:
@@ -85,6 +97,7 @@ def main(options: argparse.Namespace) -> int:
             key_file=options.new_key or options.key_file,
             protection=options.protection,
             durability=options.durability,
+            **flush,
             metrics=options.metrics,
             signed=options.signed and options.signed == "on",
         )
@@ -99,6 +112,19 @@ def main(options: argparse.Namespace) -> int:
         server.close()
     print("moewire store: ended", flush=True)
     return 0 if closed else 1
+
+
+def _flush_of(options: argparse.Namespace) -> dict[str, int]:
+    """The arguments of ``Server`` that say when groups are flushed, if they were given."""
+    flush = {}
+    if options.flush_every is not None:
+        ms = options.flush_every
+        if not _FLUSH_MS[0] <= ms <= _FLUSH_MS[1]:  # not so for a nan either
+            raise refuse("--flush-every", ms, f"{_FLUSH_MS[0]} to {_FLUSH_MS[1]} milliseconds")
+        flush["flush_every_us"] = int(ms * 1e3)
+    if options.flush_bytes is not None:
+        flush["flush_bytes"] = size_of(options.flush_bytes, "--flush-bytes")
+    return flush
 
 
 def _serve(server: Server, options: argparse.Namespace, capacity: int) -> None:

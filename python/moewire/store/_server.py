@@ -22,6 +22,16 @@ DURABILITIES = {
     "each": abi.MW_DURABILITY_EACH,
 }
 _LOG_BYTES = 1 << 16
+_FLUSH_US = (1_000, 10_000_000)
+
+
+def _group(name: str, given: int | None, grouped: bool, low: int, high: int) -> int:
+    """A number that says when groups are flushed; 0 for the library's own."""
+    if given is None:
+        return 0
+    if not grouped:
+        raise refuse(name, given, 'None, but with storage "file" and durability "group"')
+    return integer(name, given, low, high)
 
 
 class Server:
@@ -40,8 +50,11 @@ class Server:
             None: it is not served.
         signed: serve single signed requests too, of clients without Moewire. Their blocks are
             not encrypted; None: not with ``protection="encrypt"``.
-        durability: with "file", when a block is safe from a power cut: "group", after 20 ms;
+        durability: with "file", when a block is safe from a power cut: "group", after a moment;
             "none", when the kernel likes; "each", at once.
+        flush_every_us: with "file" and "group", the longest time between two flushes, 1 ms to 10 s.
+            None: 20 ms. A flush that fails is tried again as often.
+        flush_bytes: the same, how many bytes of blocks are flushed sooner. None: 64 MiB.
 
     Raises:
         InvalidArgument: an argument is wrong, or there is no key.
@@ -60,6 +73,8 @@ class Server:
         key_file: str | os.PathLike[str] | None = None,
         protection: Literal["digest", "encrypt"] = "digest",
         durability: Literal["group", "none", "each"] = "group",
+        flush_every_us: int | None = None,
+        flush_bytes: int | None = None,
         metrics: str | None = None,
         signed: bool | None = None,
     ) -> None:
@@ -74,6 +89,7 @@ class Server:
             raise refuse("listen", f"a {type(listen).__name__}", "address:port")
         if metrics is not None and (not isinstance(metrics, str) or not metrics):
             raise refuse("metrics", repr(metrics), "address:port, or None")
+        grouped = storage == "file" and durability == "group"
         config = abi.mw_store_server_config_t(
             size=ctypes.sizeof(abi.mw_store_server_config_t),
             key_source=abi.MW_KEYS_FILE,
@@ -82,6 +98,8 @@ class Server:
             protection=protection_of(protection),
             no_singles=not (protection == "digest" if signed is None else signed),
             capacity_bytes=integer("capacity_bytes", capacity_bytes, 1, (1 << 63) - 1),
+            flush_every_us=_group("flush_every_us", flush_every_us, grouped, *_FLUSH_US),
+            flush_bytes=_group("flush_bytes", flush_bytes, grouped, 1, (1 << 63) - 1),
         )
         given = {"listen": utf8("listen", listen), "keys": key_file_of(key_file)}
         if path is not None:
