@@ -19,14 +19,12 @@ class Client:
         fields = [model.encode()] + [b""] * 6  # weights, dtype, layout, chunk, parallel, salt
         named = b"".join(struct.pack("<I", len(field)) + field for field in fields)
         digest = hashlib.sha256(b"moewire namespace 1" + named).digest()
-        self.namespace = (
-            digest[:16] + hashlib.sha256(b"moewire tenant 1" + fields[-1]).digest()[:16]
-        )
+        salt = hashlib.sha256(b"moewire tenant 1" + fields[-1]).digest()
+        self.namespace = digest[:16] + salt[:16]
         self.key_id, self.client, self.request = int(number), os.urandom(16), 0
         self.socket = socket.create_connection(tuple(server.rsplit(":", 1)), timeout=5)
-        self.server = self.socket.makefile("rwb")
-        self.life = bytes(16)  # until the server has said it
-        self.life = self.ask(OPEN)[1][:16]
+        self.server, self.life = self.socket.makefile("rwb"), bytes(16)
+        self.life = self.ask(OPEN)[1][:16]  # zeros until the server has said it
 
     def ask(self, code: int, extra: bytes = b"", payload: bytes = b"") -> tuple[int, bytes]:
         self.request += 1
@@ -37,8 +35,7 @@ class Client:
         tag = hmac.digest(self.key, head, "sha256")
         self.server.write(struct.pack("<I", len(head + tag)) + head + tag + payload)
         self.server.flush()
-        reply = self.server.read(4 + 128)
-        if len(reply) < 4 + 128:
+        if len(reply := self.server.read(4 + 128)) < 4 + 128:
             raise ConnectionError("the server does not believe the request, or has ended")
         head, tag = reply[4:-32], reply[-32:]
         genuine = hmac.compare_digest(hmac.digest(self.key, head, "sha256"), tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -35,6 +36,18 @@ def test_each_reads_what_the_other_has_written(tmp_path: Path, seed: int) -> Non
         plain.server.close()
         plain.socket.close()
         assert said["counts"]["single_requests"] == 1 + 5 * len(SIZES) + 1 - len(SIZES)
+
+
+def test_it_is_short_and_has_nothing_but_the_standard_library() -> None:
+    text = PROGRAM.read_text()
+    assert len(text.splitlines()) <= 60
+    imported = {
+        name.name if isinstance(node, ast.Import) else str(node.module)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert imported <= sys.stdlib_module_names
 
 
 def program(server: Served) -> subprocess.CompletedProcess[str]:

@@ -43,6 +43,46 @@ func TestAllocateWriteCommit(t *testing.T) {
 	quiet(t, engine)
 }
 
+// BS4: a second commit of a handle is unknown and changes nothing, whatever the first one was; to begin the block again says that it
+// is there. Of two writings of a key the first commit counts.
+func TestSecondCommit(t *testing.T) {
+	s, engine := serve(t)
+	a, b := open(t, s), open(t, s)
+	begin := func(r *raw, data string) uint64 {
+		said, payload := r.put("key", []byte(data))
+		status, reply := r.do(message.Allocate, message.Request{KeyBytes: 3, Bytes: said.Bytes, Tag: said.Tag}, payload[:3])
+		require.Equal(t, message.OK, status)
+		handle := message.Handle(reply, 0)
+		status, _ = r.do(message.Write, message.Request{Handle: handle, Bytes: said.Bytes}, []byte(data))
+		require.Equal(t, message.OK, status)
+		return handle
+	}
+	end := func(r *raw, code message.Code, handle uint64) message.Status {
+		status, _ := r.do(code, message.Request{Handle: handle}, nil)
+		return status
+	}
+	first, same, other, aborted := begin(a, "block"), begin(b, "block"), begin(a, "other"), begin(b, "block")
+	require.Equal(t, message.OK, end(b, message.Abort, aborted))
+	require.Equal(t, message.Unknown, end(b, message.Commit, aborted))
+	require.Zero(t, b.exists("key"))
+	for _, c := range []struct {
+		r      *raw
+		handle uint64
+		want   message.Status
+	}{{a, first, message.OK}, {b, same, message.Existing}, {a, other, message.Conflict}} {
+		require.Equal(t, c.want, end(c.r, message.Commit, c.handle))
+		for range 2 {
+			require.Equal(t, message.Unknown, end(c.r, message.Commit, c.handle))
+		}
+		require.Equal(t, message.Unknown, end(c.r, message.Abort, c.handle))
+		require.Equal(t, 1, b.exists("key"))
+	}
+	said, payload := a.put("key", []byte("block"))
+	status, _ := a.do(message.Allocate, message.Request{KeyBytes: 3, Bytes: said.Bytes, Tag: said.Tag}, payload[:3])
+	require.Equal(t, message.Existing, status, "what a client learns that did not hear of its commit")
+	quiet(t, engine)
+}
+
 // BS4: what is allocated and given up, not committed in time, or left by a connection that
 // ends, is given back; so is a wrong tag at the commit.
 func TestWritingsEnd(t *testing.T) {

@@ -47,6 +47,7 @@ var mutations = [][4]string{
 	{"a descriptor for each share", "share.go", "\tsys.CloseAll(h.arena, h.ours, h.theirs)\n", ""},
 	{"descriptors without the client's proof", "share.go", "bounce, err := h.delivery.Await(deadline)", "bounce, err := (*sys.FD)(nil), error(nil)"},
 	{"gaps in a block", "explicit.go", "j.said.Offset != uint64(h.given) ||", ""},
+	{"a handle outlives its commit", "explicit.go", "\tdefer c.handles.release(j.said.Handle)\n", ""},
 	{"half a block is committed", "explicit.go", "if h.given != int64(h.job.Bytes) {", "if false {"},
 	{"reads behind the end", "explicit.go", "j.said.Offset+uint64(j.said.Bytes) > uint64(h.lease.Bytes()) ||", ""},
 	{"reads before the beginning", "explicit.go", "|| j.said.Offset > uint64(h.lease.Bytes())", ""},
