@@ -11,10 +11,14 @@ from ._parts import Namespace
 
 Said = dict[str, Any] | None  # what a server says of itself; None: nothing
 _ASKED = ("get", "put", "exists")
+_TIMED = ("get", "put")
 _HEADING = (
     f"{'server':21} {'clients':>7} {'runs':>4} {'gets/s':>8} {'puts/s':>8} {'exists/s':>8} "
-    f"{'hits':>5} {'GB/s out':>8} {'GB/s in':>7} {'get p50':>9} {'get p99':>9} {'full':>5} "
-    f"{'refused/s':>9}"
+    f"{'hits':>5} {'misses/s':>8} {'GB/s out':>8} {'GB/s in':>7} {'full':>5}"
+)
+_MORE = (
+    f"{'':21} {'get p50':>9} {'get p99':>9} {'put p50':>9} {'put p99':>9} {'evicted/s':>9} "
+    f"{'refused/s':>9} {'capped/s':>8} {'damaged':>7}"
 )
 
 
@@ -60,7 +64,7 @@ def describe(name: str, now: Said, before: Said, seconds: float) -> dict[str, An
         before = {}
     hits, misses = (_more(now, before, "counts", key) for key in ("hits", "misses"))
     kept = now.get("store", {})
-    times = _histogram(now, before)
+    evicted = sum(_more(now, before, "store", key) for key in kept if key.startswith("evicted_"))
     return {
         "server": name,
         "up": True,
@@ -69,24 +73,36 @@ def describe(name: str, now: Said, before: Said, seconds: float) -> dict[str, An
         "running": now["requests_running"],
         "per_second": {code: _more(now, before, "requests", code) / seconds for code in _ASKED},
         "hit_share": hits / (hits + misses) if hits + misses else None,
+        "misses_per_second": misses / seconds,
         "out_bytes_per_second": _more(now, before, "counts", "bytes_out") / seconds,
         "in_bytes_per_second": _more(now, before, "counts", "bytes_in") / seconds,
-        "get_p50_us": _within(times, 0.5),
-        "get_p99_us": _within(times, 0.99),
+        **_times(now, before),
         "live_share": kept["live_bytes"] / kept["capacity_bytes"] if kept else None,
         "refused_per_second": sum(
             _more(now, before, "refused_puts", cause) for cause in now["refused_puts"]
         )
         / seconds,
+        "evicted_per_second": evicted / seconds,
+        "capped_per_second": _more(now, before, "counts", "capped") / seconds,
+        "integrity_failures": now["counts"]["bad_puts"] + now["counts"]["bad_reads"],
     }
+
+
+def _times(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float | None]:
+    found = {}
+    for code in _TIMED:
+        times = _histogram(now, before, code)
+        for share in (50, 99):
+            found[f"{code}_p{share}_us"] = _within(times, share / 100)
+    return found
 
 
 def _more(now: dict[str, Any], before: dict[str, Any], group: str, key: str) -> int:
     return int(now[group].get(key, 0)) - int(before.get(group, {}).get(key, 0))
 
 
-def _histogram(now: dict[str, Any], before: dict[str, Any]) -> list[int]:
-    found = [said.get("latency", {}).get("get", {}).get("time_histogram") for said in (now, before)]
+def _histogram(now: dict[str, Any], before: dict[str, Any], code: str) -> list[int]:
+    found = [said.get("latency", {}).get(code, {}).get("time_histogram") for said in (now, before)]
     new = found[0] or []
     old = found[1] or [0] * len(new)
     return [a - b for a, b in zip(new, old, strict=True)]
@@ -103,8 +119,9 @@ def _within(times: list[int], share: float) -> float | None:
 
 
 def show(rows: list[dict[str, Any]]) -> str:
-    """All servers as text."""
-    return "\n".join([_HEADING, *map(_line, rows)])
+    """All servers as text: what they do, and below how they fare."""
+    up = [row for row in rows if row["up"]]
+    return "\n".join([_HEADING, *map(_line, rows), *([_MORE] if up else []), *map(_fares, up)])
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -114,11 +131,22 @@ def _line(row: dict[str, Any]) -> str:
     line = (
         f"{row['server']:21} {row['clients']:>7} {row['running']:>4} {asked['get']:>8.0f} "
         f"{asked['put']:>8.0f} {asked['exists']:>8.0f} {_percent(row['hit_share']):>5} "
+        f"{row['misses_per_second']:>8.0f} "
         f"{row['out_bytes_per_second'] / 1e9:>8.2f} {row['in_bytes_per_second'] / 1e9:>7.2f} "
-        f"{_time(row['get_p50_us']):>9} {_time(row['get_p99_us']):>9} "
-        f"{_percent(row['live_share']):>5} {row['refused_per_second']:>9.0f}"
+        f"{_percent(row['live_share']):>5}"
     )
     return f"{line}  draining" if row["draining"] else line
+
+
+def _fares(row: dict[str, Any]) -> str:
+    times = " ".join(
+        f"{_time(row[f'{code}_p{share}_us']):>9}" for code in _TIMED for share in (50, 99)
+    )
+    return (
+        f"{row['server']:21} {times} {row['evicted_per_second']:>9.0f} "
+        f"{row['refused_per_second']:>9.0f} {row['capped_per_second']:>8.0f} "
+        f"{row['integrity_failures']:>7}"
+    )
 
 
 def _percent(share: float | None) -> str:
