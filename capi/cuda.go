@@ -75,7 +75,7 @@ func (deviceTensors) result(d *dispatch) {
 
 func (deviceTensors) streams() error { return nil }
 
-// cudaReport is what a driver offers, and what else buffers would find: code and a
+// cudaReport is what buffers would find: a driver with its devices, prebuilt code, a
 // compiler.
 type cudaReport struct {
 	cuda.Survey

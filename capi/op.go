@@ -63,8 +63,8 @@ func (r *result) update(o *operation) error {
 	return nil
 }
 
-// close cancels the operation. The library does not write to the caller's memory after
-// it.
+// close cancels the operation. Afterwards the library does not write to the caller's
+// memory.
 func (o *operation) close() {
 	o.Close()
 	if r := o.result; r != nil {

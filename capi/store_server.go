@@ -161,7 +161,7 @@ func (o *serverObject) open(c *C.mw_store_server_config_t) error {
 	return nil
 }
 
-// observe serves /metrics at an address; at none it does nothing.
+// observe serves /metrics at an address. Without an address it does nothing.
 func (o *serverObject) observe(address string) (err error) {
 	if address == "" {
 		return nil
@@ -277,7 +277,7 @@ func mwiStoreServerClose(id uint64, timeoutUs int64) C.mw_status_t {
 	})
 }
 
-// stagedBytes is what is being written to files at a time, beside one block of any length.
+// stagedBytes bounds what is written to files at a time; one block of any length comes on top.
 const stagedBytes = 64 << 20
 
 // storageTime is how long a storage may take to seal and flush what there is.

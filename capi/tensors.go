@@ -119,7 +119,7 @@ func (hostTensors) result(d *dispatch) {
 
 func (hostTensors) streams() error { return node.ErrNoStreams }
 
-// present is the address of a tensor that a result may lack; 0 then.
+// present is the address of a tensor, 0 if the result has none.
 func present(tensor []byte) C.uint64_t {
 	if len(tensor) == 0 {
 		return 0

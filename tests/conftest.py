@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def wrong_library() -> str:
-    """The path of a library whose combines are wrong when MOEWIRE_TEST_CORRUPT is set."""
+    """The path of a library that combines wrongly when MOEWIRE_TEST_CORRUPT is set."""
     import wrong_library
 
     return wrong_library.library()

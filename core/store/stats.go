@@ -14,14 +14,14 @@ type counters struct {
 	damaged, scanned                                   atomic.Uint64
 }
 
-// MaxStatsNamespaces is how many namespaces Stats lists, those with the lowest numbers; the others are one entry, together with
-// what was asked of those that were forgotten.
+// MaxStatsNamespaces bounds the namespaces that Stats lists: those with the lowest numbers. One more entry adds up the
+// others, and what was asked of forgotten ones.
 const MaxStatsNamespaces = 63
 
 // maxLabelBytes bounds what Stats shows of a namespace's label.
 const maxLabelBytes = 256
 
-// Stats are the counts of one moment, and since the store was opened. The tags metric and help are those of package metrics.
+// Stats are counts: at one moment, or of all the time since the store was opened. The tags metric and help are those of package metrics.
 type Stats struct {
 	CapacityBytes int64 `json:"capacity_bytes" metric:"capacity_bytes" help:"Room for records: live, dead and free bytes."`
 	SegmentBytes  int64 `json:"segment_bytes" metric:"segment_bytes" help:"Bytes of a segment."`

@@ -110,7 +110,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestReadersFinds gives the check of who reads shared memory one file at a time.
+// TestReadersFinds gives the check of readers of shared memory one file at a time.
 func TestReadersFinds(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string

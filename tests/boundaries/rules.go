@@ -5,7 +5,7 @@
 // are checked, too: they allow no more than the tree needs.
 package boundaries
 
-// Module is the path of the module whose tree is checked.
+// Module is the path of the module that is checked.
 const Module = "github.com/moewire/moewire"
 
 // MaxLines is the length that no Go file, tests aside, may exceed.

@@ -98,7 +98,7 @@ type chaos struct {
 	steps   uint64
 
 	outnumbered int // ranks lost because too few ranks went on
-	orphaned    int // ranks killed whose sockets a child held
+	orphaned    int // ranks killed while a child held their sockets
 }
 
 func newChaos(t *testing.T, at place, ranks int, struck faultCounts) *chaos {

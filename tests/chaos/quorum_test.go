@@ -10,7 +10,7 @@ import (
 // they never are. Between hosts it takes more than half of the former members,
 // or half with the lowest of them, or that all others have ended. A rank that is only
 // stopped does not count as ended: the others cannot know that it has not gone on itself. Nor
-// does one whose sockets a child holds open, if no rank of its host can tell the others.
+// does one with sockets that a child holds open, if no rank of its host can tell the others.
 func (c *chaos) few(left rankset.Set) bool {
 	if c.place == allLocal || c.agreed.And(c.standing()).Empty() {
 		return false

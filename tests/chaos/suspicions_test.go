@@ -49,7 +49,7 @@ func (c *chaos) stopOne() {
 	c.settle(rankset.Set{}, rankset.Set{})
 }
 
-// TestNoticed: both ranks whose combine gives one wrong bit are noticed. So the
+// TestNoticed: both ranks with one wrong bit in their combine are noticed. So the
 // oracle notices such mistakes.
 func TestNoticed(t *testing.T) {
 	for _, at := range []place{allLocal, allRemote} {

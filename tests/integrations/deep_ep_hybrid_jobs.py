@@ -18,7 +18,7 @@ import moewire.deep_ep
 
 
 def nemo(pad: int | None) -> dict[str, Any]:
-    """NeMo Automodel's, and a checkpointed block whose replay uses the handles of its forward."""
+    """NeMo Automodel's, and a checkpointed block; its replay uses the handles of its forward."""
     module = deep_ep_preload.nemo()
     torch.cuda.synchronize = lambda *_: None  # it does so after its first call
     wrong = _steps(lambda world, leaves, x: _nemo(module, world, leaves, x, pad))

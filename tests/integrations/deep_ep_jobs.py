@@ -25,7 +25,7 @@ def megatron(async_finish: bool) -> dict[str, Any]:
 
 
 def nemo(async_finish: bool) -> dict[str, Any]:
-    """NeMo Automodel's, with and without a checkpoint whose replay uses the routing again."""
+    """NeMo Automodel's, with and without a checkpoint; its replay uses the routing again."""
     module = deep_ep_preload.nemo()
     answer = _functions(module, async_finish)
     answer["replay"] = _replay(module, async_finish)

@@ -1,4 +1,4 @@
-"""Layers of experts whose results need no rounding, and what one process makes of them.
+"""Layers of experts with results that need no rounding, and what one process makes of them.
 
 Numbers are small multiples of powers of two, so sums are the same in any order and in bf16: what a
 client computes must be equal to autograd over all ranks' tokens in one process.

@@ -52,7 +52,7 @@ type native struct {
 	batch   batch // what the parts of it need
 }
 
-// batch is the one that is being worked on, in so many parts.
+// batch is the batch in progress, with its number of parts.
 type batch struct {
 	step    step
 	parts   int
@@ -80,7 +80,7 @@ const streamFrom = 1 << 20
 
 const canStream = runtime.GOARCH == "amd64"
 
-// newNative makes kernels of a width that there is.
+// newNative makes kernels of a width that the machine has.
 func newNative(o Options) device.Kernels {
 	table := C.mwcpu_select(C.int(o.Width))
 	n := &native{table: table, name: C.GoString(table.name), stores: o.Stores, threads: max(o.Threads, 1), least: leastShare}
@@ -186,7 +186,7 @@ func (n *native) work(part int) {
 	}
 }
 
-// share is the part of num items that begins and ends there.
+// share is one part of num items: its begin and end.
 func (b *batch) share(part, num int) (first, last int) {
 	return num * part / b.parts, num * (part + 1) / b.parts
 }

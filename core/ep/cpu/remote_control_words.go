@@ -118,7 +118,7 @@ func (b *Buffer) takeControlWords(s *slot, r int, msg []byte) bool {
 	return b.takeDone(s, r, w.done)
 }
 
-// ours reports whether a word can be one of the slot: it carries an operation of that
+// ours reports whether a word is possible in the slot: it carries an operation of that
 // slot, or none.
 func (b *Buffer) ours(s *slot, word uint64) bool {
 	n := protocol.Op(word)

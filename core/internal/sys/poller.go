@@ -20,8 +20,8 @@ type Ready struct {
 
 // Poller waits for many sockets at once. It reports changes (edges), not
 // states: read and write until ErrAgain after each. All methods but Close may
-// run at the same time; each Poll needs its own events. What one Poll has
-// returned no other one does.
+// run at the same time; each Poll needs its own events. One Poll alone returns
+// a change.
 type Poller struct {
 	fd *FD
 }
@@ -121,9 +121,9 @@ func (p *Poller) Remove(fd *FD) error {
 	return wrap("epoll_ctl del", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_DEL, fd.Raw(), nil))
 }
 
-// WaitSocket waits until a socket can be read, or written, or has failed; nil
-// stands for one that never is. It ends with ErrTimeout at until, and with
-// stopped once stop is readable.
+// WaitSocket waits until a socket can be read, or written, or has failed. A nil
+// socket never is. It returns ErrTimeout at the time until, and stopped once
+// stop is readable.
 func WaitSocket(fd *FD, write bool, stop *FD, until time.Time) (stopped bool, err error) {
 	set := [2]unix.PollFd{{Fd: int32(stop.Raw()), Events: unix.POLLIN}, {Fd: -1, Events: unix.POLLIN}}
 	if fd != nil {

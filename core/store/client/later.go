@@ -21,7 +21,7 @@ func (l *link) shareLater() {
 	}
 }
 
-// sharedNow asks once. false: it is to be asked again.
+// sharedNow asks once. It reports false if it has to be asked again.
 func (l *link) sharedNow() bool {
 	deadline := time.Now().Add(l.peer.client.cfg.Connect)
 	found, err := l.invite(halfOf(deadline), l.askName)
@@ -52,8 +52,8 @@ func (l *link) askName(name []byte) (message.Status, []byte, error) {
 	return 0, nil, err
 }
 
-// hasCome is for an arena that has come while the link is in use: requests go by way of the socket that has come with it, if there
-// is a session, else where they have gone.
+// hasCome takes an arena that comes while the link is in use. If a session begins over the socket that came with it,
+// requests go over that one from then on, else over the link as before.
 func (l *link) hasCome(found given, deadline time.Time) {
 	m := l.peer.linkOver(found.localConn, deadline)
 	if m == nil {
@@ -87,7 +87,7 @@ func (p *peer) exchange(l, m *link) bool {
 // errLeft is why a link ends: a better one has its place.
 var errLeft = errors.New("requests go another way now")
 
-// leave ends a link to which nothing is given any more, once its leases are over and what runs over it has ended.
+// leave ends a link that gets no new requests, once its leases and its requests have ended.
 func (l *link) leave() {
 	for wait := l.successor.hold + leaveEvery; l.rest(wait); wait = leaveEvery {
 		if l.isIdle() {
@@ -105,7 +105,7 @@ func (l *link) isIdle() bool {
 	return len(l.running) == 0 && len(l.queue) == 0 && !l.sending && !l.sealed
 }
 
-// gain gives a link that runs the arena.
+// gain gives the arena to a running link.
 func (l *link) gain(found given) {
 	closeBounce(found.bounce)
 	found.localConn, found.bounce = nil, nil

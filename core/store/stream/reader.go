@@ -20,7 +20,7 @@ const (
 	checkBytes = 256 << 10
 )
 
-// Limits bound how long a message may take, once its first byte is there, or a write.
+// Limits bound how long a write may take, and a message from its first byte on.
 type Limits struct {
 	Idle   time.Duration // without a byte
 	Total  time.Duration // altogether
@@ -73,8 +73,8 @@ func (r *Reader) Progress() int64 { return r.source.progress.Load() }
 // Buffered reports whether bytes of the next message are there already.
 func (r *Reader) Buffered() bool { return r.in.Buffered() > 0 }
 
-// Linger says whether waits are on the reader's own thread at first: where the other side answers at once, and nothing
-// else is to run on that thread meanwhile.
+// Linger makes waits begin on the reader's own thread. That is for a peer that answers at once, where nothing else has
+// to run on that thread.
 func (r *Reader) Linger(on bool) {
 	if r.waits != nil {
 		r.waits.Linger(on)
@@ -96,7 +96,7 @@ func (r *Reader) Arrives(d time.Duration) (there bool, err error) {
 	return true, nil
 }
 
-// hasFrame reports whether a whole frame was read ahead. Next says what is wrong with one that cannot be.
+// hasFrame reports whether a whole frame was read ahead, or a length that no frame has: Next returns that error.
 func (r *Reader) hasFrame() bool {
 	if r.in.Buffered() < wire.LengthBytes {
 		return false
@@ -152,8 +152,8 @@ func (r *Reader) start(head *wire.Head) {
 // Left is how much of the payload was not read yet.
 func (r *Reader) Left() int64 { return r.left }
 
-// Read fills p with the next bytes of the payload, which has as many. They are not to be
-// believed before End. wire.ErrLength if End would say nothing of some of them.
+// Read fills p with the next bytes of the payload. They are not verified before End. It returns
+// wire.ErrLength if there are not as many that the digest covers.
 func (r *Reader) Read(p []byte) error {
 	if int64(len(p)) > r.left-r.apart {
 		return wire.ErrLength
@@ -161,7 +161,7 @@ func (r *Reader) Read(p []byte) error {
 	return r.ReadBlock(p)
 }
 
-// ReadBlock is Read for bytes of a block, of which End may say nothing: the caller compares
+// ReadBlock is Read for bytes of a block. The digest may not cover them: the caller compares
 // the block's tag.
 func (r *Reader) ReadBlock(p []byte) error {
 	if int64(len(p)) > r.left {

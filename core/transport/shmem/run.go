@@ -24,7 +24,7 @@ const (
 )
 
 // progress runs the endpoint's requests, as far as a budget of bytes goes, and returns
-// what it has used. If another goroutine runs them already, that one looks once more.
+// what it has used. If another goroutine is running them, that goroutine looks once more.
 func (e *Endpoint) progress(budget int) (spent int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -160,8 +160,7 @@ func (e *Endpoint) step(q *ring[int]) (spent int, did bool) {
 	return requestBytes, true
 }
 
-// waits says that the peer has to do something first, besides the results of
-// peer.reach.
+// waits is a result beside those of peer.reach: the peer has to do something first.
 const waits = nonsense + 1
 
 // reach finds the memory of the peer that a request is about, in remote.
@@ -233,8 +232,8 @@ func (e *Endpoint) copyChunk(q *ring[int], i int) (spent int) {
 	return n + requestBytes
 }
 
-// moved ends a request if that was the last chunk, or the endpoint did not
-// last as long.
+// moved ends a request after its last chunk, or if the endpoint has ended
+// meanwhile.
 func (e *Endpoint) moved(q *ring[int], i int) {
 	r := &e.sends.all[i]
 	switch {
@@ -249,7 +248,7 @@ func (e *Endpoint) moved(q *ring[int], i int) {
 	}
 }
 
-// mayTouch is the look after having said what is touched.
+// mayTouch looks again at the peer after this side has said what it touches.
 func (e *Endpoint) mayTouch(mark uint64) bool {
 	return e.peer.isReady() && (mark == touchingReceive || e.peer.isShown(mark))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// soon is a deadline for what is not going to happen.
+// soon is the deadline of a wait that has to time out.
 func soon() time.Time { return time.Now().Add(300 * time.Millisecond) }
 
 // carrierConnectOrders lets one side, or the other, come much later.

@@ -107,7 +107,7 @@ class _Watched:
 def begin(
     previous_event: EventOverlap | None, async_finish: bool, allocate_on_comm_stream: bool
 ) -> None:
-    """Waits for what a call of the normal mode comes after, if it may come."""
+    """Waits for the ``previous_event`` of a call of the normal mode, if one is allowed."""
     both = previous_event is not None and check.boolean("async_finish", async_finish)
     if check.boolean("allocate_on_comm_stream", allocate_on_comm_stream) and not both:
         allowed = "with previous_event and async_finish only"

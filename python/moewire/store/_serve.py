@@ -161,7 +161,7 @@ def _say(line: str) -> None:
 
 
 def _close(server: Server, storage: str) -> bool:
-    """Lets requests end that run, and says so. Lines of the log are passed on meanwhile.
+    """Waits until running requests have ended, and says so. Lines of the log are passed on.
 
     Returns:
         Whether the storage was closed.

@@ -109,7 +109,7 @@ def _histogram(now: dict[str, Any], before: dict[str, Any], code: str) -> list[i
 
 
 def _within(times: list[int], share: float) -> float | None:
-    """The microseconds in which a share of the requests ended: a power of two of nanoseconds."""
+    """The microseconds within which a share of the requests ended: a power of two nanoseconds."""
     seen, all_of_them = 0, sum(times)
     for i, count in enumerate(times):
         seen += count

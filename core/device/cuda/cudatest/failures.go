@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// FailAfter makes a call of the emulator fail once, after so many that do not.
+// FailAfter makes a call of the emulator fail once, after that many successful ones.
 func (d *Driver) FailAfter(call string, n int, code libcuda.Result) {
 	name := append([]byte(call), 0)
 	d.emulated(d.fail).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code))
@@ -30,7 +30,7 @@ func (d *Driver) BreakBehind(call string, n int, code libcuda.Result) {
 	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code), 1)
 }
 
-// Relent lets no call fail any more, and reports whether one still was to.
+// Relent ends all failures, and reports whether one was still due.
 func (d *Driver) Relent() bool { return d.emulated(d.relents).Call() != 0 }
 
 // Reclaim frees what is left, as the end of a process does.

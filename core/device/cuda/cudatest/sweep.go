@@ -23,10 +23,10 @@ var codes = []libcuda.Result{
 	libcuda.ErrStreamCaptureUnsupport, libcuda.ErrStreamCaptureInvalidate, libcuda.ErrStreamCaptureImplicit,
 }
 
-// launches are calls that only begin something, which may break the device when they are over.
+// launches are calls that only begin work, which may break the device after they return.
 var launches = []string{"cuLaunchKernel", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuMemsetD8Async"}
 
-// sticky are what breaks a device: a kernel's error, which a later call tells of.
+// sticky are the errors of kernels that break a device; a later call returns them.
 var sticky = []libcuda.Result{
 	libcuda.ErrIllegalAddress, libcuda.ErrLaunchFailed, libcuda.ErrECCUncorrectable,
 	libcuda.ErrLaunchTimeout, libcuda.ErrHardwareStack,
@@ -49,16 +49,16 @@ var unfreed = map[string]string{
 	"cuDevicePrimaryCtxRelease_v2": "references to the context left: 1\n",
 }
 
-// Sweep has each call of a life fail: with each code, at several of the times that it
-// is made, once, and so that the device is broken from then on. Calls that launch are
-// also well themselves, and only later ones tell that the device is broken.
+// Sweep has each call of a life fail with each code, at several of the times that it is
+// made: once alone, and once so that the device is broken from then on. Calls that launch
+// also succeed and break the device, so that a later call returns the error.
 type Sweep struct {
 	// Life does all that is to be done, up to the first error, and frees everything.
 	Life func() error
-	// Unheard are calls that something in the background may make, which goes on
-	// without an answer: that they fail need not be an error of the life.
+	// Unheard are calls that work in the background may make and that it can do
+	// without: their failures need not be errors of the life.
 	Unheard []string
-	// Times is at how many of the times a call fails, about.
+	// Times is about how many times of each call fail.
 	Times int
 	// Turns: codes take turns, but under MOEWIRE_MUTATIONS=1, for a life that is long.
 	Turns bool
@@ -82,8 +82,8 @@ func (f failing) String() string {
 	return fmt.Sprintf("call %d of %s gives %d, and breaks the device: %v", f.n, f.call, f.code, f.breaks)
 }
 
-// Run returns the calls that did fail. A life does not make all calls equally often
-// each time, so a case may come to nothing; few may.
+// Run returns the calls that failed. A life does not make each call equally often every
+// time, so a few cases may have no effect.
 func (s Sweep) Run(t testing.TB, d *Driver) []string {
 	t.Helper()
 	counts := d.count(t, s.Life)
@@ -108,7 +108,7 @@ func (s Sweep) Run(t testing.TB, d *Driver) []string {
 	return slices.Sorted(maps.Keys(failed))
 }
 
-// count is how often a life makes each call.
+// count counts each call of a life.
 func (d *Driver) count(t testing.TB, life func() error) map[string]int {
 	if err := life(); err != nil { // once more: all names are known then
 		t.Fatal(err)

@@ -25,7 +25,7 @@ class SessionCalls(RawCalls):
         self._sessions: dict[str, tuple[BufferHandle, int]] = {}  # and how often it was begun
 
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
-        """Begins to read blocks; each has to be ended as often as it was begun.
+        """Begins to read blocks. End each block as often as it was begun.
 
         Args:
             keys: their keys.
