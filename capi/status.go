@@ -154,7 +154,7 @@ type guarded interface {
 	poisoned() error
 }
 
-// poisonable is what all victims have.
+// poisonable is what all guarded objects have.
 type poisonable struct{ broken uatomic.Error }
 
 func (p *poisonable) poisoned() error  { return p.broken.Load() }

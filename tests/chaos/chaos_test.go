@@ -58,7 +58,7 @@ func newSeed() uint64 {
 const deadline = 120 * time.Millisecond
 
 // slowFrom is how long a rank must have been away from all points to be late
-// by itself: the failure detector judges it by less.
+// by itself: the failure detector suspects it by less.
 const slowFrom = 8 * time.Millisecond
 
 // part of the faults falls on groups of so many ranks.

@@ -24,7 +24,7 @@ func TestKillToReturn(t *testing.T) {
 	t.Run("R4 split", func(t *testing.T) { timeKills(t, split, 4, 32<<20, (kills+3)/4) })
 }
 
-// returnsIn is generous: the time is reported, not judged.
+// returnsIn is generous: the time is reported, not bounded.
 const returnsIn = 5 * time.Second
 
 func timeKills(t *testing.T, at place, ranks int, resident int64, kills int) {

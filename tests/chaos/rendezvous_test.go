@@ -86,7 +86,7 @@ func (r *rank) relist() error {
 	return err
 }
 
-// connect meets the others; that it cannot is for the parent to judge.
+// connect meets the others; the parent decides what a failure means.
 func (r *rank) connect(c command) {
 	ended := make(chan struct{})
 	go func() { // a fault in the middle

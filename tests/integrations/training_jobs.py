@@ -1,4 +1,4 @@
-"""What the ranks do to train. Each job answers with plain values; the tests judge them."""
+"""What the ranks do to train. Each job answers with plain values; the tests check them."""
 
 from __future__ import annotations
 

@@ -23,5 +23,5 @@ func (v *mover) Initial() State { return v.initial() }
 // Broken names the property that a state breaks.
 func (v *mover) Broken(s *State) string { return properties[s.broken] }
 
-// AtEnd judges a state without steps.
+// AtEnd checks a state without steps.
 func (v *mover) AtEnd(s *State) string { return properties[v.atEnd(s)] }

@@ -113,7 +113,7 @@ func (v *mover) lost(s *State) {
 // faultless configurations have no reason to lose a rank.
 func (m *Model) faultless() bool { return m.Suspicions == 0 && m.Deaths == 0 && m.Rejoin == nil }
 
-// atEnd judges a state without steps: every process has ended as it should.
+// atEnd checks a state without steps: every process has ended as it should.
 func (m *Model) atEnd(s *State) uint8 {
 	for p := range m.procs() {
 		q := &s.proc[p]

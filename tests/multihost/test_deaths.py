@@ -16,7 +16,7 @@ from hosts.layout import hosts, placed
 TIMEOUTS = {"MOEWIRE_UNRESPONSIVE_AFTER_US": "60000000"}
 
 
-LAYOUTS = ("layout", "victim", "child", "port_taken")
+LAYOUTS = ("layout", "killed", "child", "port_taken")
 
 
 @pytest.mark.parametrize(

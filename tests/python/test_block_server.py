@@ -124,7 +124,7 @@ def test_what_an_operator_reads(tmp_path: Path) -> None:
     with Served(tmp_path, *options) as server:
         with server.client("m") as client:
             assert client.put("a", b"x") and client.put("b", b"x")
-        unknown = tmp_path / "stranger"
+        unknown = tmp_path / "unknown"
         unknown.write_text(f"2 {secrets.token_hex(32)}\n")
         unknown.chmod(0o600)
         for _ in range(3):

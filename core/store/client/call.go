@@ -42,7 +42,7 @@ type Completion struct {
 	Data    [][]byte // of a get without buffers
 	Err     error    // the client was closed
 	// TooLarge is what a server has said of the first block of a put that none of its segments holds, with both
-	// numbers; "": none is so large. It may hold what a stranger has written.
+	// numbers; "": none is so large. The server's words in it are not trusted.
 	TooLarge string
 }
 

@@ -15,7 +15,7 @@ var mutations = [][4]string{
 	{"a complaint without the tag", "link.go", "said.DeadlineUs, said.Tag = 0, t.tag", "said.DeadlineUs = 0"},
 	{"a cable that changes blocks is kept", "receive.go", "if err == nil && !gone[0] {", "if err == nil && gone == nil {"},
 	{"a complaint has the deadline of a get", "watch.go", "hung = l.over(t, now, complaintTime, next) || hung", "hung = l.over(t, now, t.timeout, next) || hung"},
-	{"a server judges without an end", "watch.go", "hung = l.over(t, now, complaintTime, next) || hung", "_ = complaintTime"},
+	{"a server looks at a complaint without an end", "watch.go", "hung = l.over(t, now, complaintTime, next) || hung", "_ = complaintTime"},
 	{"puts are sealed twice", "link.go", "\t\tl.head.ApartBytes = uint32(t.bytes) // it has a tag\n", ""},
 	{"blocks over the end of their buffers", "receive.go", "case size(t.bufs[i]) < int(e.Bytes):", "case false:"},
 	{"no room is no miss", "receive.go", "if dst == nil && e.Bytes > 0 {", "if false {"},

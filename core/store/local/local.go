@@ -9,7 +9,7 @@
 //	server: Await, ViewBounce, Send ── descriptors ──▶ client: NewView
 //
 // A proof is of one name, one boot of one host and one network namespace of it, so that none can be passed on to a socket of the same name
-// elsewhere. The server has no socket of its own that strangers could dial.
+// elsewhere. The server has no socket of its own that other processes could dial.
 //
 // With the arena comes a socket that is connected to the server already. A session over it answers sooner than
 // one over TCP.
@@ -100,7 +100,7 @@ func Invite(secret [32]byte) (i *Invitation, err error) {
 	return i, nil
 }
 
-// Await waits for the descriptors of the arena and of the socket, which are the caller's. Connections of strangers are
+// Await waits for the descriptors of the arena and of the socket, which are the caller's. Connections without proof are
 // closed.
 func (i *Invitation) Await(deadline time.Time) (arena, socket *sys.FD, err error) {
 	for {

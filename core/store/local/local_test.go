@@ -96,7 +96,7 @@ func TestDescriptorArrives(t *testing.T) {
 	require.ErrorIs(t, err, ErrElsewhere)
 }
 
-// hail connects to a socket as a stranger does that has found its name, and says something.
+// hail connects to a socket as a process without the secret that has found its name, and says something.
 func hail(t *testing.T, name [16]byte, said []byte, fds ...*sys.FD) {
 	t.Helper()
 	conn, err := sys.DialAbstract(socketName(name))
@@ -152,7 +152,7 @@ func TestUnknownClients(t *testing.T) {
 	require.NoError(t, sys.ReadAt(fd, 0, got))
 	require.Equal(t, "right", string(got))
 	sys.CloseAll(fd, socket)
-	require.Equal(t, before, sys.Stats().OpenFDs, "no descriptor of a stranger is left")
+	require.Equal(t, before, sys.Stats().OpenFDs, "no descriptor of an unknown process is left")
 	_, _, err = i.Await(time.Now().Add(10 * time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }

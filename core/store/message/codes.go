@@ -1,6 +1,6 @@
 // Package message is what the clients and the servers of the block store say to one another,
 // as bytes: requests, replies, the tables in them, and the names of namespaces. It does no
-// input or output, and every reader of bytes here is made for bytes of a stranger. The
+// input or output, and every reader of bytes here is made for bytes that are not trusted. The
 // messages travel in a session of core/wire; docs/wire.md describes them byte by byte.
 package message
 

@@ -221,7 +221,7 @@ func TestListedThereAndBack(t *testing.T) {
 	require.ErrorIs(t, err, ErrMalformed)
 }
 
-// Reading a stranger's bytes allocates nothing where the server does it for every request.
+// Reading bytes that are not trusted allocates nothing where the server does it for every request.
 func TestParsersAllocateNothing(t *testing.T) {
 	r := sampleRequest()
 	b := r.Encode(make([]byte, RequestBytes))

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrMalformed: these bytes are not what they should be. No error here says more, so that
-// nothing is allocated for a stranger's bytes.
+// nothing is allocated for bytes that are not trusted.
 var ErrMalformed = errors.New("store: malformed message")
 
 // RequestBytes is the length of a Request in the header of a message.

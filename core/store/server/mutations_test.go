@@ -55,7 +55,7 @@ var mutations = [][4]string{
 	{"a namespace that was not opened", "ops.go", "if id >= uint32(len(c.spaces)) {", "if id > uint32(len(c.spaces)) {"},
 	{"any format is taken", "server.go", "if !message.IsHello(peer.Blob) {", "if false {"},
 	{"clients without end", "server.go", "full := len(s.conns) >= s.cfg.MaxClients", "full := false"},
-	{"strangers without end", "server.go", "if s.pending.Add(nc) {", "if false {"},
+	{"unknown clients without end", "server.go", "if s.pending.Add(nc) {", "if false {"},
 	{"a drain ends what runs", "conn.go", "if !errors.Is(err, stream.ErrStopped) {", "if true {"},
 	{"a drain without a deadline", "end.go", "case <-time.After(time.Until(deadline)):", "case <-time.After(time.Hour):"},
 	{"a close without a deadline", "end.go", "case <-time.After(s.cfg.End):", "case <-time.After(time.Hour):"},

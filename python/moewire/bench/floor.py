@@ -61,7 +61,7 @@ def load() -> ctypes.CDLL:
 
 
 class Floor:
-    """One rank's copies, and the numbers to judge them by."""
+    """One rank's copies, and the numbers to compare them with."""
 
     kind = "c"
 

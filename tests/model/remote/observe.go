@@ -79,7 +79,7 @@ func (v *mover) Initial() State { return v.initial() }
 // Broken names the property that a state breaks.
 func (v *mover) Broken(s *State) string { return properties[s.broken] }
 
-// AtEnd judges a state without steps: every rank has ended as it should.
+// AtEnd checks a state without steps: every rank has ended as it should.
 func (v *mover) AtEnd(s *State) string {
 	for p := range v.Ranks {
 		q := &s.proc[p]

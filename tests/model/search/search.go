@@ -81,7 +81,7 @@ func (e *explorer[S]) run(limit int) Result {
 	return Result{}
 }
 
-// expand visits the successors of a state, and judges it.
+// expand visits the successors of a state, and checks it.
 func (e *explorer[S]) expand(s *S, at uint32) (broken string) {
 	if broken = e.Broken(s); broken != "" {
 		return broken

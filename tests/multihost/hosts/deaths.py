@@ -22,10 +22,10 @@ _TIMEOUT_S = 60.0
 
 
 def struck(rank: Rank, killed: int, child: str, port_taken: bool) -> float:
-    """Seconds from the kill of rank ``victim`` until this rank's exchange without it is over.
+    """Seconds from the kill of rank ``killed`` until this rank's exchange without it is over.
 
     The last process is not a rank: it kills, and takes the ports. ``child``: "fork" leaves behind a
-    process that the victim has forked, "clone" one that it has made without fork handlers.
+    process that the killed rank has forked, "clone" one that it has made without fork handlers.
     """
     world = replace(rank, size=rank.size - 1)
     if rank.rank == world.size:
@@ -71,7 +71,7 @@ def _await_end(rank: Rank) -> None:
 
 
 def _reaper(rank: Rank, killed: int, port_taken: bool) -> float:
-    """Kills the victim; with ``port_taken`` the survivors see nothing until it has the ports."""
+    """Kills the rank; with ``port_taken`` the survivors see nothing until it has the ports."""
     rank.meet("ready")
     pids = {r: int(Path(rank.folder, f"pid-{r}").read_text()) for r in range(rank.size - 1)}
     # It takes the port of the control connections, which was made first.
