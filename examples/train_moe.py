@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 """Trains a small MoE model over several ranks, then in one process, and compares the losses.
-torchrun --nproc-per-node 2 examples/train_moe.py
+torchrun --nproc-per-node 2 examples/train_moe.py [--high-throughput [--checkpoint]]
+
+--high-throughput: over routings, which live from forward to backward; each rank adds up what its
+experts give for a token. --checkpoint: experts run again in the backward, by the same routings.
 
 Each rank has sequences of its own (a different number on each) and a share of the experts. The
 experts' gradients come with the rows; all other gradients are summed over the ranks.
 """
 
+import sys
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from moewire import Buffer, autograd
 
@@ -60,6 +66,55 @@ def over_ranks(buffer):
         )
         y = [expert(part, number) for number, part in enumerate(rows.split(routing.counts))]
         return [autograd.combine(torch.cat(y), routing)]
+
+    return exchange
+
+
+def over_routings(buffer, checkpoints):
+    """The same over routings. A layer's routing serves its forward, its replay and its backward."""
+
+    def exchange(xs, scores, expert):
+        (x,), ((weights, idx),) = xs, scores
+        routing = buffer.make_routing(idx, EXPERTS, timeout_us=TIMEOUT_US)
+        form = {"expanded": True, "timeout_us": TIMEOUT_US}
+
+        def layer(x, weights):
+            rows, factors = autograd.scatter(buffer, routing, x, weights, **form)
+            y = [expert(part, number) for number, part in enumerate(rows.split(routing.counts))]
+            return autograd.gather(
+                buffer, routing, weighted(torch.cat(y), factors), rows=rows, **form
+            )
+
+        again = (
+            (lambda *given: checkpoint(layer, *given, use_reentrant=False))
+            if checkpoints
+            else layer
+        )
+        return [again(x, weights)]
+
+    return exchange
+
+
+def weighted(y, weights):
+    """Rows [n, H] times weights [n], in bf16."""
+    return (y.float() * weights.unsqueeze(1)).to(torch.bfloat16)
+
+
+def alone_by_rank(num_ranks):
+    """As ``alone``, with the sums that each of so many ranks makes of its own experts' outputs."""
+
+    def exchange(xs, scores, expert):
+        x, idx = torch.cat(xs).float(), torch.cat([idx for _, idx in scores])
+        weights = torch.cat([weights for weights, _ in scores])
+        total = torch.zeros_like(x)
+        for here in torch.arange(EXPERTS).chunk(num_ranks):
+            copy, part = x.to(torch.bfloat16), torch.zeros_like(x)
+            for number in here.tolist():
+                tokens, k = torch.where(idx == number)
+                y = weighted(expert(copy[tokens], number), weights[tokens, k])
+                part = part.index_add(0, tokens, y.float())
+            total = total + part.to(torch.bfloat16).float()
+        return total.to(torch.bfloat16).split([len(one) for one in xs])
 
     return exchange
 
@@ -121,15 +176,19 @@ def main():
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    routed, checkpoints = "--high-throughput" in sys.argv, "--checkpoint" in sys.argv
     size = autograd.get_ep_buffer_size_hint(MAX_TOKENS, HIDDEN, ranks, EXPERTS, TOPK)
     share = EXPERTS // ranks
     with Buffer(dist.group.WORLD, size) as buffer:
         mine = slice(rank * share, (rank + 1) * share)
-        together = train(mine, [rank], ranks, over_ranks(buffer), sum_over_ranks)
+        exchange = over_routings(buffer, checkpoints) if routed else over_ranks(buffer)
+        together = train(mine, [rank], ranks, exchange, sum_over_ranks)
         counters = buffer.counters()
-    assert counters["num_dispatches"] == counters["num_combines"] == 2 * LAYERS * STEPS
+    assert routed or counters["num_dispatches"] == counters["num_combines"] == 2 * LAYERS * STEPS
+    assert counters["num_rows_sent"] > LAYERS * STEPS
     if rank == 0:
-        one = train(slice(EXPERTS), range(ranks), ranks, alone, lambda _: None)
+        exchange = alone_by_rank(ranks) if routed else alone
+        one = train(slice(EXPERTS), range(ranks), ranks, exchange, lambda _: None)
         for step in [*range(0, STEPS, STEPS // 5), STEPS - 1]:
             print(f"step {step}: loss {together[step]:.6f}, one process {one[step]:.6f}")
         difference = max(abs(a - b) for a, b in zip(together, one, strict=True))

@@ -12,18 +12,26 @@ PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "train_moe.py"
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
-def _train(start, ranks: int, **options) -> str:
+def _train(start, ranks: int, *arguments: str, **options) -> str:
     flags = ["--standalone", "--nproc-per-node", str(ranks)]
-    return start("torchrun", *flags, PROGRAM, timeout=300, **options).stdout
+    return start("torchrun", *flags, PROGRAM, *arguments, timeout=300, **options).stdout
+
+
+ROUTED, CHECKPOINTED = ("--high-throughput",), ("--high-throughput", "--checkpoint")
 
 
 @pytest.mark.parametrize(
-    "ranks",
-    [pytest.param(2, marks=pytest.mark.all), pytest.param(4, marks=pytest.mark.long)],
-    ids="R{}".format,
+    ("ranks", "arguments"),
+    [
+        pytest.param(2, (), marks=pytest.mark.all),
+        pytest.param(4, (), marks=pytest.mark.long),
+        pytest.param(2, ROUTED, marks=pytest.mark.long),
+        pytest.param(2, CHECKPOINTED, marks=pytest.mark.all),
+        pytest.param(4, CHECKPOINTED, marks=pytest.mark.long),
+    ],
 )
-def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
-    output = _train(start, ranks)
+def test_losses_are_one_process_s_to_the_bit(start, ranks: int, arguments: tuple[str, ...]) -> None:
+    output = _train(start, ranks, *arguments)
     assert f"{ranks} ranks, largest difference of 100 steps: 0\n" in output
     losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", output)]
     assert losses[-1] < losses[0] - 1
