@@ -131,7 +131,7 @@ def implementation(dispatcher: Any) -> Any:
 
 def first_expert(dispatcher: Any) -> int:
     """The first of this rank's."""
-    inner = implementation(dispatcher)
+    inner = getattr(dispatcher, "_low_latency_dispatcher", None) or dispatcher._normal_dispatcher
     return int(inner.group.rank() * inner.num_local_experts)
 
 
@@ -158,11 +158,22 @@ def rows_received(got: Any, local: int) -> list[bytes]:
     )
 
 
+def quantised(
+    x: torch.Tensor, block: int, *, column_major_scales: bool, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """In place of SGLang's kernel, by which it sends prompts in fp8."""
+    assert block == reference.BLOCK
+    values, scales = reference.quantise(x)
+    return values, scales.T.contiguous().T if column_major_scales else scales
+
+
 def run_prompt_experts(got: Any, dispatcher: Any) -> torch.Tensor:
     """Its own in the normal mode's layout: each row's outputs, weighted and summed; bf16 [N, H]."""
-    first = first_expert(dispatcher)
-    outputs = torch.zeros(got.hidden_states.shape, dtype=torch.bfloat16)
-    for at, row in enumerate(got.hidden_states.unsqueeze(1)):
+    first, rows = first_expert(dispatcher), got.hidden_states
+    if got.hidden_states_scale is not None:
+        rows = reference.restore(rows, got.hidden_states_scale)
+    outputs = torch.zeros(rows.shape, dtype=torch.bfloat16)
+    for at, row in enumerate(rows.unsqueeze(1)):
         ids, weights = got.topk_ids[at].tolist(), got.topk_weights[at]
         outputs[at] = reference.weighted(
             [first + one if one >= 0 else -1 for one in ids], weights, row
@@ -172,7 +183,8 @@ def run_prompt_experts(got: Any, dispatcher: Any) -> torch.Tensor:
 
 def prompt_rows(got: Any) -> list[bytes]:
     """The bytes of the rows with their local ids, in order."""
+    scales = got.hidden_states_scale
     return [
-        reference.row_bytes(row, False) + bytes(str(ids), "ascii")
-        for row, ids in zip(got.hidden_states.unsqueeze(1), got.topk_ids.tolist(), strict=True)
+        reference.packed(row, None if scales is None else scales[at]) + bytes(str(ids), "ascii")
+        for at, (row, ids) in enumerate(zip(got.hidden_states, got.topk_ids.tolist(), strict=True))
     ]

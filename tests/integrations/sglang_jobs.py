@@ -198,31 +198,34 @@ def refused(backend: str) -> str:
     return "nothing"
 
 
-def prompts_and_tokens(num_layers: int) -> dict[str, Any]:
-    """SGLang's default: the normal mode for prompts, the low-latency mode else, on one buffer."""
+def prompts_and_tokens(mode: str, dtype: str, num_layers: int) -> dict[str, Any]:
+    """The normal mode for prompts. ``mode`` "auto": then the low-latency mode, on one buffer."""
     from sglang.srt.layers import deep_gemm_wrapper
     from sglang.srt.runtime_context import get_forward
 
     deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM = True  # without it SGLang does not combine prompts
     group, experts = _begin()
-    wrong, counts = [], []
+    sglang_light.dispatcher("deepep").sglang_per_token_group_quant_fp8 = client.quantised
+    wrong, counts, fp8 = [], [], dtype == "fp8"
     for number in range(num_layers):
         batches = _batches(number, experts)
         own = batches[dist.get_rank()]
-        one = client.make_dispatcher("deepep", group, experts, dtype="bf16", mode="auto")
+        one = client.make_dispatcher("deepep", group, experts, dtype=dtype, mode=mode)
         get_forward().set("is_extend_in_batch", True)
         got = one.dispatch(hidden_states=own.x.clone(), topk_output=own.routing())
         counts.append(got.num_recv_tokens_per_expert)
         if client.prompt_rows(got) != reference.prompt_rows(
-            dist.get_rank(), batches, LOCAL_EXPERTS
+            dist.get_rank(), batches, LOCAL_EXPERTS, fp8
         ):
             wrong.append(f"layer {number}: rows of prompts")
         outputs = client.run_prompt_experts(got, one)
         out = one.combine((outputs, got.topk_ids, got.topk_weights))
-        if not torch.equal(out, reference.prompt_layer(own, LOCAL_EXPERTS, group.size())):
+        if not torch.equal(out, reference.prompt_layer(own, LOCAL_EXPERTS, group.size(), fp8=fp8)):
             wrong.append(f"layer {number}: result of prompts")
+        if mode == "normal":
+            continue
         get_forward().set("is_extend_in_batch", False)
-        if not torch.equal(Pass(one, own).run(), reference.layer(own, fp8=False)):
+        if not torch.equal(Pass(one, own).run(), reference.layer(own, fp8)):
             wrong.append(f"layer {number}: result of tokens")
     return {"wrong": wrong, "counts": counts}
 

@@ -123,7 +123,9 @@ def prompt_layer(
     return out.to(torch.bfloat16)
 
 
-def prompt_rows(rank: int, batches: list[Batch], local_experts: int) -> list[bytes]:
+def prompt_rows(
+    rank: int, batches: list[Batch], local_experts: int, fp8: bool = False
+) -> list[bytes]:
     """What a rank must get, by source and token: the bytes with the local ids."""
     found = []
     for one in batches:
@@ -132,6 +134,6 @@ def prompt_rows(rank: int, batches: list[Batch], local_experts: int) -> list[byt
                 i % local_experts if i >= 0 and i // local_experts == rank else -1 for i in ids
             ]
             if max(local) >= 0:
-                row = row_bytes(one.x[token : token + 1], False)
+                row = row_bytes(one.x[token : token + 1], fp8)
                 found.append(row + bytes(str(local), "ascii"))
     return found

@@ -12,7 +12,7 @@ import sglang_reference as reference
 import torch
 import torch.distributed as dist
 from sglang_jobs import LOCAL_EXPERTS
-from sglang_reference import BLOCK, HIDDEN, MAX_TOKENS, TOPK, Batch
+from sglang_reference import HIDDEN, MAX_TOKENS, TOPK, Batch
 
 ALIGNMENT = 128  # of the experts' rows, SGLang's
 
@@ -50,7 +50,7 @@ def _dispatcher(group: Any, step: str, fp8: bool) -> Any:
     os.environ["SGLANG_DEEPEP_V2_ENABLE_PREFILL_EXPAND"] = str(int(step == "prefill"))
     module.get_exec = lambda: SimpleNamespace(moe=SimpleNamespace(deepep_v2_mode="direct"))
     module.get_parallel = lambda: SimpleNamespace(attn_dp_size=group.size())
-    module.sglang_per_token_group_quant_fp8 = _quantise
+    module.sglang_per_token_group_quant_fp8 = client.quantised
     deep_gemm_wrapper.DEEPGEMM_NEED_TMA_ALIGNED_SCALES = True
     deep_gemm_wrapper.DEEPGEMM_SCALE_UE8M0 = False
     get_forward().set("is_extend_in_batch", step != "decode")
@@ -63,14 +63,6 @@ def _dispatcher(group: Any, step: str, fp8: bool) -> Any:
         params_dtype=torch.bfloat16,
         use_fp8_dispatch=fp8,
     )
-
-
-def _quantise(
-    x: torch.Tensor, block: int, *, column_major_scales: bool, **_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    assert block == BLOCK
-    values, scales = reference.quantise(x)
-    return values, scales.T.contiguous().T if column_major_scales else scales
 
 
 def _ends(got: Any) -> list[tuple[int, int]]:

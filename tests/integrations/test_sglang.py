@@ -143,9 +143,12 @@ def test_sglangs_list_of_plug_ins_is_a_switch_too(server: EngineServer) -> None:
     assert all(answer["right"] for answer in answers)
 
 
-def test_prompts_in_the_normal_mode(server: EngineServer) -> None:
-    """SGLang's ``--deepep-mode auto``: both modes in turn, some ranks without tokens."""
-    for answer in server.run(2, "sglang_jobs.prompts_and_tokens", NUM_LAYERS_ON_CUDA, **ON):
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("mode", ["normal", "auto"])
+def test_prompts_in_the_normal_mode(server: EngineServer, mode: str, dtype: str) -> None:
+    """SGLang's ``--deepep-mode``: some ranks without tokens; "auto": both modes in turn."""
+    job = "sglang_jobs.prompts_and_tokens", mode, dtype, NUM_LAYERS_ON_CUDA
+    for answer in server.run(2, *job, **ON):
         assert answer["wrong"] == []
         assert all(count % 128 == 0 for counts in answer["counts"] for count in counts)
 
