@@ -56,6 +56,13 @@ def test_megatrons_dispatcher(
         assert answer == {"wrong": [], "buffer": buffer, "module": module}
 
 
+@pytest.mark.parametrize("backend", ["deepep", pytest.param("hybridep", marks=pytest.mark.long)])
+def test_megatrons_example(server: EngineServer, backend: str) -> None:
+    launch = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    printed = server.program(*launch, str(ROOT / "examples" / "megatron_moe.py"), backend)
+    assert printed.count("of the greatest value") == 2 * 4
+
+
 @pytest.mark.parametrize("async_finish", [False, True], ids=["sync", "async"])
 def test_nemos_functions(server: EngineServer, async_finish: bool) -> None:
     """A replay of a checkpoint makes no routing: it dispatches by the handles of the forward."""
