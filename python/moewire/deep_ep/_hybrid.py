@@ -150,7 +150,7 @@ class HybridEPBuffer:
             num_of_experts: E; None: of num_of_experts_per_rank, or of the constructor.
             num_permuted_tokens: how many rows results have, at least those that come. None: those.
             pad_multiple: each expert's rows are made a multiple of it, with zeros; None: 1.
-            handle: of an earlier dispatch, whose routing and padding are used again.
+            handle: of an earlier dispatch; its routing and padding are used again.
             use_fp8, non_blocking, fuse_permute_dispatch, num_dispatched_tokens, use_host_meta:
                 accepted and not used.
 
