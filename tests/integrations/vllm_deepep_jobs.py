@@ -37,7 +37,7 @@ LAYERS = 2
 
 
 def high_throughput(source: str, fp8: bool) -> dict[str, Any]:
-    """``--all2all-backend deepep_high_throughput``. ``source``: where its files are; "": in the wheel."""
+    """``deepep_high_throughput``. ``source``: where its files are; "": in the wheel."""
     return _run(_high_throughput(source), moewire.deep_ep.Buffer, fp8)
 
 
