@@ -122,6 +122,9 @@ def _on_host(tensor: Any) -> Any:
     torch = sys.modules.get("torch")  # if there is a tensor, torch is loaded
     if torch is None or not isinstance(tensor, torch.Tensor):
         raise Problem(BAD_ARGUMENT, f"tensor: a {type(tensor).__name__} given; allowed: a tensor")
+    if _is_quantized(str(tensor.dtype).removeprefix("torch.")):
+        given = f"{tensor.dtype} given; allowed: a dtype that is not quantized"
+        raise Problem(BAD_ARGUMENT, f"tensor: {given}")
     return tensor.detach().cpu().contiguous()
 
 
@@ -140,12 +143,12 @@ def _tensor_of(data: Any) -> Any:
 
     view = memoryview(data).cast("B")
     shape, name, begin = _read_head(view)
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = _dtype_of(name)
+    if dtype is None:
         log.error("mooncake.store: a block is no tensor")
         return None
     count = math.prod(shape)
-    if len(view) != begin + count * dtype.itemsize:
+    if min(shape, default=0) < 0 or len(view) != begin + count * dtype.itemsize:
         log.error("mooncake.store: a block is no tensor of its shape")
         return None
     try:
@@ -155,6 +158,23 @@ def _tensor_of(data: Any) -> Any:
     except RuntimeError as error:  # no shape that a tensor can have
         log.error("mooncake.store: a block is no tensor: %s", error)
         return None
+
+
+def _dtype_of(name: str) -> Any:
+    """The dtype of a name; None for others, and for quantized ones.
+
+    The bytes of a quantized tensor say nothing without its scale, and torch ends the process where
+    it is to view memory as one. Attributes that torch makes when it is asked for them are left
+    alone: a block would have this process import modules.
+    """
+    import torch
+
+    dtype = vars(torch).get(name)
+    return dtype if isinstance(dtype, torch.dtype) and not _is_quantized(name) else None
+
+
+def _is_quantized(name: str) -> bool:
+    return name.startswith(("qint", "quint"))
 
 
 def _read_head(view: memoryview) -> tuple[tuple[int, ...], str, int]:
