@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 TIERING = "tests/v1/kv_offload/tiering"
 FILES = ("fs_tier", "async_lookup", "factory", "backpressure", "tiering_offloading", "metrics")
 NUM_TESTS = 186
-NUM_ON_OURS = 26
+NUM_ON_OURS = 31
 
 pytestmark = [pytest.mark.slow]
 
@@ -28,7 +28,6 @@ def python() -> Path:
     return engine_venvs.python_of("vllm", own_torch=True)
 
 
-@pytest.mark.long
 def test_vllms_tiers(python: Path, tmp_path: Path) -> None:
     """Some need an extension that the wheel may lack; they are skipped without it."""
     names = [f"{TIERING}/test_{name}.py" for name in FILES]
@@ -51,3 +50,4 @@ def test_our_tier_in_place_of_the_one_in_files(python: Path, tmp_path: Path) -> 
             MOEWIRE_KEY_FILE=str(server.key),
         )
     assert ended["passed"] + ended.get("skipped", 0) == NUM_ON_OURS
+    assert ended.get("skipped", 0) <= 2
