@@ -122,6 +122,45 @@ def test_release_wheel_without_toolchain(release_wheel: Path, venv: Venv, elsewh
     check_works(venv, elsewhere, environment, venv.site)
 
 
+BLOCKS = """
+import sys
+from moewire.store import Client
+with Client(namespace="wheel", timeout_us=10_000_000) as client:
+    if "put" in sys.argv:
+        assert client.put("key", b"a block") and client.flush()
+    assert client.get("key") == b"a block"
+    with client.lookup(["key"])[0] as view:
+        assert view == b"a block"
+assert not {"torch", "numpy"} & set(sys.modules)
+"""
+
+
+def test_release_wheel_serves_blocks(release_wheel: Path, venv: Venv, elsewhere: Path) -> None:
+    """`moewire store serve`, its client and its commands, without torch and numpy; twice."""
+    environment = clean_environment(venv.bin)
+    venv.pip("install", "--no-index", "--no-deps", release_wheel, env=environment)
+    command = [venv.bin / "moewire", "store", "serve", "--listen", "127.0.0.1:0",
+               "--storage", "file", "--path", "blocks", "--capacity", "16MiB"]  # fmt: skip
+    for words, keys in (("put",), "--new-key"), (("again",), "--key-file"):
+        served = subprocess.Popen(
+            [*command, keys, "keys"], stdout=subprocess.PIPE, text=True, env=environment,
+            cwd=elsewhere,
+        )  # fmt: skip
+        try:
+            assert served.stdout is not None
+            address = served.stdout.readline().split(" at ")[1].strip()
+            client = {**environment, "MOEWIRE_STORE_SERVERS": address, "MOEWIRE_KEY_FILE": "keys"}
+            run(venv.python, "-W", "error", "-c", BLOCKS, *words, env=client, cwd=elsewhere)
+            check = run(venv.bin / "moewire", "store", "check", env=client, cwd=elsewhere)
+            assert f"{address}: ok" in check
+            served.terminate()
+            assert "ended" in served.communicate(timeout=60)[0]
+            assert served.returncode == 0
+        finally:
+            served.kill()
+            served.wait()
+
+
 def test_wheel_is_reproducible(release_wheel: Path, unpacked: Path, tmp_path: Path) -> None:
     """From the tree and from the source archive, in two places: the same bytes."""
     out = tmp_path / "out"
