@@ -85,6 +85,12 @@ def test_titans_functions(server: EngineServer, inference: bool) -> None:
         assert answer == {"wrong": [], "ours": True, "handles": 0}
 
 
+def test_hybridep_between_hosts(server: EngineServer) -> None:
+    job = "deep_ep_hybrid_jobs.nemo", 16
+    for answer in server.run(2, "host_jobs.remote", *job, **host_jobs.VARIABLES):
+        assert answer == {"wrong": [], "replayed": worlds.LAYERS, "misses": 0, "ours": True}
+
+
 @pytest.mark.parametrize("pad", [None, 16])
 def test_nemos_functions_over_hybridep(server: EngineServer, pad: int | None) -> None:
     for answer in server.run(3, "deep_ep_hybrid_jobs.nemo", pad):

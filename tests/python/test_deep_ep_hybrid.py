@@ -20,6 +20,11 @@ def test_lists_of_experts(team: Team, size: int) -> None:
     team.run(size, jobs_hybrid.indices)
 
 
+def test_new_buffers_after_a_late_rank(team: Team) -> None:
+    *present, late = team.run(3, jobs_hybrid.late_rank)
+    assert late == [] and all("[2]" in text for (text,) in present)
+
+
 REFUSED = (
     "InvalidArgument: routing_map and topk_idx: None given",
     "InvalidArgument: routing_map: shape",

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from moewire import deep_ep
 from moewire.deep_ep.hybrid_ep_buffer import indices_to_map
+from moewire.errors import PeerLostError
 
 from .member import Rank
 
@@ -174,6 +175,30 @@ def indices(rank: Rank) -> None:
     want = expanded(world, "x", 1)
     assert none is None and torch.equal(rows.bfloat16(), want)
     assert torch.equal(came_scales, want[:, :SCALES].float())
+
+
+def late_rank(rank: Rank) -> list[str]:
+    """One rank does not come to a dispatch. New buffers work, though the old ones are held."""
+    old, texts = buffer_of(rank), []
+    other = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=1)
+    assert other._shared() is old._core.buffer
+    old.timeout_us = 1_000_000
+    mine = world_of(rank, 1).mine
+    if rank.rank != rank.size - 1:
+        try:
+            old.dispatch_with_permute(hidden=mine.x, routing_map=mine.chosen)
+        except PeerLostError as error:
+            texts.append(str(error))
+    dist.barrier()
+    new = buffer_of(rank)
+    assert new._core.buffer is not old._core.buffer
+    for seed in (1, 2):
+        world = world_of(rank, seed)
+        got = new.dispatch_with_permute(
+            hidden=world.mine.x, routing_map=world.mine.chosen, probs=world.mine.probs
+        )
+        _check(world, 1, got)
+    return texts
 
 
 def refusals(rank: Rank) -> list[str]:
