@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/moewire/moewire/core/group/domain"
 	"github.com/moewire/moewire/core/group/inproc"
 	"github.com/moewire/moewire/core/group/rankset"
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -31,21 +33,36 @@ type alone struct {
 	out    []byte
 }
 
-// disagreeing is a domain where the others do not agree that a rank is out: so the sender of a
-// wrong message stays, and the messages behind it are looked at as well.
-type disagreeing struct{ domain.Domain }
+// disagreeing is a domain where the others do not agree at once that a rank is out: so the
+// sender of a wrong message stays, and the messages behind it are looked at as well.
+type disagreeing struct {
+	domain.Domain
+	asks atomic.Int64 // before they agree
+}
 
-func (d *disagreeing) Members() domain.MemberWord { return fixedMembers{d.Domain.Members()} }
+func (d *disagreeing) Members() domain.MemberWord { return slowMembers{d.Domain.Members(), d} }
 
-type fixedMembers struct{ domain.MemberWord }
+type slowMembers struct {
+	domain.MemberWord
+	d *disagreeing
+}
 
-func (fixedMembers) CompareAndSwap(old, next uint64) bool { return false }
+func (m slowMembers) CompareAndSwap(old, next uint64) bool {
+	return m.d.asks.Add(-1) < 0 && m.MemberWord.CompareAndSwap(old, next)
+}
 
 func newAlone(t testing.TB, deterministic, preReduce bool) *alone {
+	return newAloneFor(t, math.MaxInt64, deterministic, preReduce)
+}
+
+// newAloneFor is newAlone where the others agree after so many asks.
+func newAloneFor(t testing.TB, asks int64, deterministic, preReduce bool) *alone {
 	overHosts = twoHosts
 	defer func() { overHosts = nil }()
 	a := &alone{world: &world{t: t, doms: newDomains(2, rankset.Of(0, 1)), bufs: make([]*cpu.Buffer, 2)}}
-	b, err := cpu.New(&disagreeing{a.doms[0]}, kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
+	dom := &disagreeing{Domain: a.doms[0]}
+	dom.asks.Store(asks)
+	b, err := cpu.New(dom, kernels.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
 	require.NoError(t, err)
 	a.bufs[0] = b
 	t.Cleanup(a.end)
@@ -334,4 +351,22 @@ func TestRemoteMessageThatCannotBe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWrongMessageUntilOthersAgree: where other hosts have to agree, a rank goes on to ask.
+func TestWrongMessageUntilOthersAgree(t *testing.T) {
+	a := newAloneFor(t, 5, false, false)
+	a.send(controlWordsMessage(1<<16, 0, 0)[:39])
+	require.NoError(t, a.p.Wait(ep.PhaseDone, 5*time.Second), "it waits for the sender")
+	require.Equal(t, rankset.Of(0), a.bufs[0].Members())
+	require.EqualValues(t, 1, a.bufs[0].Counters().NumViolations)
+}
+
+// TestMutationsOfMessages: the tests above see these mistakes.
+func TestMutationsOfMessages(t *testing.T) {
+	testenv.RunMutations(t, testenv.MutationsOf([][4]string{
+		{"a sender of wrong messages stays", "remote.go", "\tb.remote.wild = append(b.remote.wild, v)\n\tb.violates(v)\n", "\t_ = v\n"},
+		{"others are asked once", "remote.go", "\tb.fenceWildSenders()\n", ""},
+		{"a message of an older epoch costs its sender", "remote.go", " || (ok && h.epoch != uint16(b.epoch)) {", " || (ok && h.rank != r) {"},
+	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree)$"}}))
 }
