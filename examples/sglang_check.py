@@ -16,13 +16,17 @@ except ImportError as error:
         "pip install sglang==0.5.23   (without them, `moewire doctor` still says what it finds)"
     ) from error
 
-LIBRARIES = {"mooncake": "mooncake.mooncake_ep_buffer", "deepep": "deep_ep"}
+LIBRARIES = {
+    "mooncake": ("mooncake.mooncake_ep_buffer", "Buffer"),
+    "deepep": ("deep_ep", "Buffer"),
+    "deepep_v2": ("deep_ep", "ElasticBuffer"),
+}
 
 load_plugins()  # as SGLang does in each of its processes
-for backend, library in LIBRARIES.items():
+for backend, (library, name) in LIBRARIES.items():
     try:
-        buffer = importlib.import_module(library).Buffer
-    except ImportError:
+        buffer = getattr(importlib.import_module(library), name)
+    except (ImportError, AttributeError):
         print(f"--moe-a2a-backend {backend}: not installed")
         continue
     ours = buffer.__module__.startswith("moewire.")

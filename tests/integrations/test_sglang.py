@@ -242,8 +242,10 @@ def test_example(server: EngineServer) -> None:
     path = str(ROOT / "examples" / "sglang_check.py")
     (text,) = server.run(1, "sglang_jobs.example", path, **ON)
     assert "mooncake: Moewire" in text and "deepep: Moewire" in text
+    assert "deepep_v2: Moewire" in text
     (text,) = server.run(1, "sglang_jobs.example", path)
     assert "mooncake: not installed" in text and "deepep: not installed" in text
+    assert "deepep_v2: not installed" in text
 
 
 def test_doctor(server: EngineServer) -> None:
