@@ -60,8 +60,8 @@ def test_rates() -> None:
     assert lines[3].split() == ["b", "no", "answer"]
     assert lines[5].split()[-4:] == ["300", "15", "4", "7"]
     assert max(map(len, lines)) <= 120, "a terminal's width"
-    nobody = _top.show([_top.describe("b", None, now, 1.0)])
-    assert len(nobody.splitlines()) == 2
+    alone = _top.show([_top.describe("b", None, now, 1.0)])
+    assert len(alone.splitlines()) == 2
 
 
 def test_the_command(tmp_path: Path) -> None:
