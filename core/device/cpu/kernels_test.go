@@ -76,6 +76,26 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// TestCopyOfManyBytes: such a batch is copied in another way, whatever its pieces are.
+func TestCopyOfManyBytes(t *testing.T) {
+	src, dst := offHeap(t, manyBytes), offHeap(t, manyBytes)
+	for i := range src {
+		src[i] = byte(i * 7 >> 3)
+	}
+	for _, k := range all(t) {
+		for _, cut := range []int{0, 1, 14336, manyBytes / 2, manyBytes} {
+			clear(dst)
+			k.Copy([]device.CopyJob{{Dst: dst[cut:], Src: src[cut:]}, {}, {Dst: dst[:cut], Src: src[:cut]}})
+			if !bytes.Equal(dst, src) {
+				t.Errorf("%s: a copy of %d and %d bytes differs", k.Name(), manyBytes-cut, cut)
+			}
+		}
+	}
+}
+
+// manyBytes is more than what Copy leaves in the caches.
+const manyBytes = 17<<20 + 5
+
 // Batches with nothing in them are fine.
 func TestEmptyBatches(t *testing.T) {
 	for _, k := range all(t) {

@@ -252,10 +252,33 @@ func bit(set bool) C.int32_t {
 	return 0
 }
 
+// plainFrom is from how many bytes on a batch is copied by Go's copy. That streams large pieces past
+// the caches, which memmove begins later. For fewer bytes memmove is better: what it wrote is still in
+// the caches when it is read. With a reader behind it, Go's copy took twice as long at 1 to 4 MiB, 1.4
+// times at 8, as long at 12, and 0.8 of the time at 32 (L2 of 1 MiB, L3 of 32 MiB).
+const plainFrom = 16 << 20
+
 func (n *native) Copy(jobs []device.CopyJob) {
-	if len(jobs) == 0 {
-		return
+	total := 0
+	for i := range jobs {
+		total += len(jobs[i].Dst)
 	}
+	switch {
+	case total == 0:
+	case total >= plainFrom:
+		copyPlain(jobs)
+	default:
+		n.copyInC(jobs)
+	}
+}
+
+func copyPlain(jobs []device.CopyJob) {
+	for i := range jobs {
+		copy(jobs[i].Dst, jobs[i].Src)
+	}
+}
+
+func (n *native) copyInC(jobs []device.CopyJob) {
 	n.copies = n.copies[:0]
 	for i := range jobs {
 		n.copies = append(n.copies, C.struct_mwcpu_copy_job{

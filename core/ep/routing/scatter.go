@@ -145,7 +145,7 @@ func (s *scatter) take(p piece, in *incoming) error {
 			return fmt.Errorf("%w: %d rows come from rank %d, the routing has %d: it uses another routing", ep.ErrMismatch, n, r, end-begin)
 		}
 		if s.places == nil {
-			s.copyRows(in, first, begin, n)
+			copies = s.copyRows(copies, in, first, begin, n)
 		} else {
 			copies = s.copyExpanded(copies, in, first, begin, n)
 		}
@@ -156,17 +156,18 @@ func (s *scatter) take(p piece, in *incoming) error {
 	return nil
 }
 
-// copyRows takes n rows from row `first` of a round on: they are rows `to` and following. They are
-// one large copy, for which Go's is faster than memmove, which the kernels call.
-func (s *scatter) copyRows(in *incoming, first, to, n int) {
+// copyRows takes n rows from row `first` of a round on: they are rows `to` and following.
+func (s *scatter) copyRows(copies []device.CopyJob, in *incoming, first, to, n int) []device.CopyJob {
 	a := &s.args
 	if n == 0 {
-		return
+		return copies
 	}
-	copy(a.Out[to*a.RowBytes:][:n*a.RowBytes], in.RecvX[first*a.RowBytes:])
+	copies = append(copies, device.CopyJob{
+		Dst: a.Out[to*a.RowBytes:][:n*a.RowBytes], Src: in.RecvX[first*a.RowBytes:][:n*a.RowBytes],
+	})
 	copy(a.OutExtra[to*a.ExtraBytes:][:n*a.ExtraBytes], s.extraOf(in, first, n))
 	if !a.WithWeights {
-		return
+		return copies
 	}
 	ids := s.ids[to*s.topK:][:n*s.topK]
 	out := a.OutWeights[to*s.topK:][:n*s.topK]
@@ -175,6 +176,7 @@ func (s *scatter) copyRows(in *incoming, first, to, n int) {
 			out[i] = s.weightOf(in, first*s.topK+i)
 		}
 	}
+	return copies
 }
 
 // copyExpanded is copyRows with a place for each selection.
