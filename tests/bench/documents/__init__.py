@@ -3,6 +3,7 @@
     python tests/bench --tables main,fp8 --peers gloo,openmpi
     python tests/bench hosts --help
     python tests/bench store --help
+    python tests/bench prefill --help
 
 Options are those of ``moewire bench``. More peers can be asked for, which are installed into the
 user's cache. Without a shape all tables are measured, which takes long.
@@ -49,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import store
 
         return store.main(words[1:])
+    if words[:1] == ["prefill"]:
+        from . import prefill
+
+        return prefill.main(words[1:])
     parser = _options.parser(__doc__, "tests/bench", PEERS)
     parser.add_argument(
         "--tables", type=names, help=f"some of {','.join(shapes.NAMES)} (all of them)"
