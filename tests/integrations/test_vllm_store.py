@@ -190,6 +190,30 @@ def test_a_full_store_takes_nothing_and_is_asked_all_the_same(
     assert answer["counts"]["store_failures"] == sum(CHUNKS)
 
 
+def test_a_server_that_is_full_refuses_blocks_and_costs_no_token(
+    vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
+) -> None:
+    """All of its room is pinned by another client: what the engine stores has no place."""
+    with Served(tmp_path, "--capacity", "4MiB") as server:
+        with server.client("another") as other:
+            for size in (256 << 10, 4 << 10):
+                keys = [f"{size}/{n}" for n in range(500)]
+                stored = next(n for n, key in enumerate(keys) if not _pinned(other, key, size))
+                assert other.prefix(keys) == stored > 0
+        answer = launch(vllm_server, "vllm_store_jobs.life", model, real(server))
+        with server.client("another") as other:
+            (said,) = other.stats()["servers"].values()
+    assert answer["ids"] == alone["ids"] and answer["cached"] == [0] * len(CHUNKS)
+    assert answer["counts"]["store_failures"] == sum(CHUNKS) and answer["backlog"] == 0
+    assert answer["said_at_the_end"] == []
+    assert said["store"]["full"] > sum(CHUNKS) and said["refused_puts"]["full"]
+
+
+def _pinned(client: Any, key: str, size: int) -> bool:
+    """Puts a block for good; False: there is no room for it."""
+    return bool(client.put(key, bytes(size))) and client.pin([key], 3600.0) == [True]
+
+
 def test_a_slow_store_is_spared_what_it_cannot_take(
     vllm_server: EngineServer, model: str, alone: Any, tmp_path: Path
 ) -> None:
