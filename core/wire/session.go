@@ -146,6 +146,16 @@ func (s *Session) sealable(head *Head, payload [][]byte) (int64, error) {
 	return total, nil
 }
 
+// FrameBytes is the function of that name for a frame of this session: a length that no
+// message has is counted.
+func (s *Session) FrameBytes(prefix []byte) (int, error) {
+	n, err := FrameBytes(prefix)
+	if err != nil {
+		return 0, s.counters.refuse(ErrLength)
+	}
+	return n, nil
+}
+
 // OpenHead checks a whole frame (FrameBytes long, or from a Splitter) and
 // returns what its header says. The tag is checked before anything else is
 // read. Afterwards PayloadBytes is at most Config.MaxPayloadBytes, and

@@ -126,9 +126,9 @@ func (r *Reader) Next() (wire.Head, error) {
 	if _, err := io.ReadFull(r.in, r.frame[:wire.LengthBytes]); err != nil {
 		return wire.Head{}, cut(err)
 	}
-	n, err := wire.FrameBytes(r.frame[:])
+	n, err := r.session.FrameBytes(r.frame[:])
 	if err != nil {
-		return r.session.OpenHead(r.frame[:wire.LengthBytes]) // counts it
+		return wire.Head{}, err
 	}
 	if _, err := io.ReadFull(r.in, r.frame[wire.LengthBytes:n]); err != nil {
 		return wire.Head{}, cut(err)

@@ -240,7 +240,7 @@ func (d *dialer) awaitAccept(p *parked) (sends, recvs int, err error) {
 	if err := d.readTaken(p.fd, frame[:wire.LengthBytes]); err != nil {
 		return 0, 0, err
 	}
-	n, err := wire.FrameBytes(frame)
+	n, err := p.session.FrameBytes(frame)
 	if err != nil {
 		return 0, 0, err
 	}

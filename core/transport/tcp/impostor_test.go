@@ -62,6 +62,12 @@ func (x *impostor) poll() (done []transport.Completion, failed bool) {
 	return list[:n], x.ep.is(transport.StateError)
 }
 
+// refused is how many of the impostor's messages were counted, by whatever reason.
+func (x *impostor) refused() (sum uint64) {
+	x.tr.counters.Wire.Each(func(_ wire.Reason, n uint64) { sum += n })
+	return sum + x.tr.counters.Violations.Load()
+}
+
 func (x *impostor) close() {
 	require.NoError(x.t, x.ep.Retire())
 	for x.ep.unpolled() > 0 {
@@ -132,6 +138,7 @@ func TestNonsenseEndsTheEndpoint(t *testing.T) {
 			}
 			require.Len(t, append(done, got...), 2)
 			require.Equal(t, make([]byte, 4096-100), x.region.Bytes()[100:])
+			require.EqualValues(t, 1, x.refused(), "counted, once")
 			x.close()
 		})
 	}

@@ -274,7 +274,7 @@ func (c *conn) takeHead() (ok bool, err error) {
 	if len(have) < wire.LengthBytes {
 		return false, nil
 	}
-	n, err := wire.FrameBytes(have)
+	n, err := c.session.FrameBytes(have)
 	if err != nil {
 		return false, fmt.Errorf("tcp: %w", err)
 	}
