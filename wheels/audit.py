@@ -30,7 +30,8 @@ LIBRARY = "moewire/libmoewire.so"
 FOLDERS = {
     "_base", "_config", "_cpu", "_cuda", "_ep", "_native", "_observe", "_rendezvous", "autograd",
     "bench", "bench/native", "compat", "compat/_mooncake_store", "deep_ep", "demo", "demo/model",
-    "doctor", "fabric", "integrations", "integrations/vllm", "integrations/vllm/offload", "store",
+    "doctor", "fabric", "integrations", "integrations/vllm", "integrations/vllm/offload", "ops",
+    "store",
 }  # fmt: skip
 MAX_BYTES = 10 * 1000 * 1000
 MAX_TLS = 256

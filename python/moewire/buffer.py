@@ -154,7 +154,7 @@ class Buffer(PackedCalls, FlatCalls, RoutedCalls, Member):
         LibraryError: the shared library is missing or does not fit.
 
     ``torch.compile`` does not trace into any call: the graph ends before the call, and another one
-    begins after it.
+    begins after it. ``moewire.ops`` has operators that stay in the graph.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.

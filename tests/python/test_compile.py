@@ -14,7 +14,7 @@ import pytest
 
 import moewire
 
-PROGRAM = Path(__file__).with_name("programs") / "compiled.py"
+PROGRAMS = Path(__file__).with_name("programs")
 PACKAGE = Path(moewire.__file__).parents[1]
 # The oldest that is supported, and the one before the tracer knew ctypes. 2.5 to 3 GB to load and
 # 6.6 GB on the disk, each.
@@ -22,13 +22,14 @@ OLD = ("2.6.0", "2.9.1")
 _INSTALL_SECONDS = 3600
 
 
-def run(python: str | Path) -> str:
+def run(python: str | Path, program: str = "compiled", *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = [python, PROGRAMS / f"{program}.py", *arguments]
     done = subprocess.run(
-        [python, PROGRAM], env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     said = done.stdout + done.stderr
-    assert done.returncode == 0 and "compiled: ok" in done.stdout, said
+    assert done.returncode == 0 and f"{program}: ok" in done.stdout, said
     assert "Traceback" not in said and "ignored" not in said, said  # nor one from a __del__
     return said
 
@@ -37,10 +38,27 @@ def test_calls_break_the_graph_and_nothing_else() -> None:
     assert re.search(r"^packed 3 graphs", run(sys.executable), re.MULTILINE)
 
 
+LAYERS = ("flat", "compact", "expanded", "expanded/pieces")
+
+
+@pytest.mark.parametrize(
+    ("backend", "layers"),
+    [
+        ("aot_eager", LAYERS[:2]),
+        pytest.param("aot_eager", LAYERS[2:], marks=pytest.mark.all),
+        pytest.param("inductor", LAYERS[:2], marks=pytest.mark.all),
+    ],
+    ids=["static", "dynamic", "inductor"],
+)
+def test_operators_stay_in_the_graph(backend: str, layers: tuple[str, ...]) -> None:
+    run(sys.executable, "compiled_ops", backend, *layers)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("version", OLD)
 def test_with_an_older_torch(version: str) -> None:
     assert f"torch {version}" in run(python_of(version))
+    assert f"torch {version}" in run(python_of(version), "compiled_ops", "aot_eager", *LAYERS)
 
 
 def python_of(version: str) -> Path:

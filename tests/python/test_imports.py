@@ -21,7 +21,7 @@ Graph = dict[str, set[str]]
 # import goes to a lower line.
 LAYERS = (
     "__main__ bench demo doctor",
-    "cli deep_ep integrations",
+    "cli deep_ep integrations ops",
     "autograd compat top",
     "buffer",
     "_member fabric store",

@@ -308,10 +308,8 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         unit = torch.ones(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
-        grad_weights = _piggyback.scalars_of(
-            out, hidden, num_topk
-        )  # torch rounds it to their dtype
-        return None, grad_x, grad_weights, None, None, None
+        home = _piggyback.scalars_of(out, hidden, num_topk)  # torch rounds to the weights' dtype
+        return None, grad_x, home, None, None, None
 
 
 class _Combine(torch.autograd.Function):  # type: ignore[misc]

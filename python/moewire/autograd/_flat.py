@@ -60,7 +60,7 @@ def get_flat_buffer_size_hint(
     )
 
 
-class _FlatCall(Call[FlatHandle]):
+class FlatCall(Call[FlatHandle]):
     """The flat operations of one layer's call."""
 
     def dispatch(
@@ -109,6 +109,36 @@ class _FlatCall(Call[FlatHandle]):
         there = ReceivedRows.of_flat(received, self.num_max_tokens)
         return Returning(recv_x, received.handle, there)
 
+    def to_experts(
+        self, handle: FlatHandle, keys: torch.Tensor, grad_out: torch.Tensor
+    ) -> torch.Tensor:
+        """The backward of a combine: the gradients of its rows, in the order of the forward."""
+        self.close_returning()
+        hidden = grad_out.shape[1]
+        extended = _piggyback.nothing(handle._topk_idx, hidden)
+        extended[:, :hidden] = grad_out
+        rows = self.keep(self.send(extended, handle)).take(keys)
+        return rows[:, :hidden].contiguous()
+
+    def to_tokens(
+        self,
+        handle: FlatHandle,
+        keys: torch.Tensor,
+        ids: torch.Tensor,
+        grad_rows: torch.Tensor,
+        grad_weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The backward of a dispatch: the gradients of x, and those of the weights in float32."""
+        hidden, num_topk = grad_rows.shape[1], ids.shape[1]
+        returning = self.take_returning()
+        if returning is None:  # nothing was combined: sent only to learn where rows go
+            returning = self.send(_piggyback.nothing(handle._topk_idx, hidden), handle)
+        own = torch.where(ids >= 0, grad_weights, 0.0)  # the other gradients are another rank's
+        rows = returning.put(_piggyback.with_scalars(grad_rows, own), keys)
+        out = self.combine(rows, returning.received.positions, returning.handle)
+        grad_x = out[:, :hidden].contiguous()
+        return grad_x, _piggyback.scalars_of(out, hidden, num_topk)
+
 
 class FlatRouting:
     """What ``dispatch_flat`` did, for the experts and for ``combine_flat``. Used once.
@@ -122,7 +152,7 @@ class FlatRouting:
     topk_weights: torch.Tensor
     peers_have_more: bool
 
-    def __init__(self, call: _FlatCall) -> None:
+    def __init__(self, call: FlatCall) -> None:
         self._call = call
         self._handle: FlatHandle | None = None
         self._link: torch.Tensor | None = None  # empty; joins a combine to its dispatch
@@ -174,9 +204,7 @@ def dispatch_flat(
         MoewireError: as for ``Buffer.dispatch_flat``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
-    call = _FlatCall(
-        buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us
-    )
+    call = FlatCall(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
     need = get_flat_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
         x.shape[1],
@@ -245,20 +273,9 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     def backward(
         ctx: Any, grad_rows: torch.Tensor, grad_weights: torch.Tensor, *_: Any
     ) -> tuple[Any, ...]:
-        topk_idx, ids, keys = ctx.saved_tensors
-        hidden, num_topk = grad_rows.shape[1], topk_idx.shape[1]
-        call: _FlatCall = ctx.call
-        returning = call.take_returning()
-        if returning is None:  # nothing was combined: sent only to learn where rows go
-            returning = call.send(_piggyback.nothing(topk_idx, hidden), ctx.handle)
-        own = torch.where(ids >= 0, grad_weights, 0.0)  # the other gradients are another rank's
-        rows = returning.put(_piggyback.with_scalars(grad_rows, own), keys)
-        out = call.combine(rows, returning.received.positions, returning.handle)
-        grad_x = out[:, :hidden].contiguous()
-        grad_weights = _piggyback.scalars_of(
-            out, hidden, num_topk
-        )  # torch rounds it to their dtype
-        return None, grad_x, grad_weights, None, None, None
+        _, ids, keys = ctx.saved_tensors
+        grad_x, home = ctx.call.to_tokens(ctx.handle, keys, ids, grad_rows, grad_weights)
+        return None, grad_x, home, None, None, None  # torch rounds home to the dtype of the weights
 
 
 class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
@@ -277,15 +294,9 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        keys, topk_idx = ctx.saved_tensors
-        call: _FlatCall = ctx.call
-        call.close_returning()
-        handle: FlatHandle = ctx.handle
-        hidden = grad_out.shape[1]
-        extended = _piggyback.nothing(topk_idx, hidden)
-        extended[:, :hidden] = grad_out
-        rows = call.keep(call.send(extended, handle)).take(keys)
-        return rows[:, :hidden].contiguous(), _nothing(grad_out.device), None
+        keys, _ = ctx.saved_tensors
+        grad_y = ctx.call.to_experts(ctx.handle, keys, grad_out)
+        return grad_y, _nothing(grad_out.device), None
 
 
 def _nothing(device: torch.device) -> torch.Tensor:
