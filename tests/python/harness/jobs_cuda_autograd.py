@@ -122,7 +122,7 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
         call = autograd._Call(buffer, None, 4, 2, -1)
         routing = autograd.Routing(call, idx, weights)  # as of a dispatch before the capture
         routing._handle = held = _Held()  # type: ignore[assignment]
-        flat_call = _flat._FlatCall(buffer, None, 4, 2, -1)
+        flat_call = _flat.FlatCall(buffer, None, 4, 2, -1)
         flat_routing = autograd.FlatRouting(flat_call)
         flat_routing._handle = held  # type: ignore[assignment]
         with place.on(stream), place.captured(stream) as graph:
