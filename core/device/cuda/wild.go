@@ -49,6 +49,8 @@ func ownWild(d [4]uint64) string {
 		name = "layout" + where
 	case protocol.WildOpen:
 		name = fmt.Sprintf("the slab of open, of rank %d,", d[1])
+	case protocol.WildID:
+		name = "topk_idx of flat rows" + where
 	}
 	return fmt.Sprintf("its memory was overwritten: %s holds %#x, allowed: at most %d", name, d[2], d[3])
 }

@@ -168,6 +168,35 @@ func TestWildOwnWords(t *testing.T) {
 	}
 }
 
+// TestWildIDs: an id of a flat row that no source sends reaches no caller.
+func TestWildIDs(t *testing.T) {
+	emulate(t)
+	for _, id := range []int64{2, 5, math.MaxInt64, math.MinInt64, -2} {
+		t.Run(fmt.Sprint(id), func(t *testing.T) {
+			g, o, slabs := smallIn(t, 3, flat)
+			for i := range o.ids[1] {
+				o.ids[1][i] = 0 // all at rank 0
+			}
+			for r, m := range g.ranks {
+				require.NoError(t, m.Send(&o.calls[r]))
+			}
+			g.sync()
+			at := g.ranks[0].Slab(0) + uint64(slabs.ColumnOff[layout.ColumnTopkIdx]) + 8
+			g.overwrite(at, uint64(id))
+			for r, m := range g.ranks {
+				require.NoError(t, m.Receive(&o.calls[r]))
+			}
+			g.sync()
+			mustSurrender(t, g.ranks[0], protocol.WildID)
+			require.Equal(t, [3]uint64{1, uint64(id), 1}, [3]uint64(g.ranks[0].report().Detail[1:]))
+			require.Equal(t, int64(-1), peek[int64](g, at))
+			for _, m := range g.ranks[1:] {
+				require.Zero(t, m.report().Error, "%v", m.Failure())
+			}
+		})
+	}
+}
+
 // TestWildOpen: a rank that is told of a slab that there is not writes nowhere, also to
 // an owner that its caller leaves out.
 func TestWildOpen(t *testing.T) {

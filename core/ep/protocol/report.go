@@ -31,6 +31,7 @@ const (
 	WildOpen    = 3 // the slab that an owner has opened
 	WildHead    = 4 // how a message begins
 	WildCounts  = 5 // the counts in a message
+	WildID      = 6 // the id of an expert, beside a flat row
 )
 
 // Records of operations.

@@ -73,3 +73,18 @@ MW_INLINE void mw_clear_holes(const mw_common &c, u8 *slab, const i64 *places, i
     next = begin + n;
   }
 }
+
+// Compares the ids of the first rows with what a source can have sent: -1, or one of this
+// rank's own experts. Others become none. missed: a rank has not come, which may have
+// another shape; then they are no error.
+MW_INLINE void mw_check_ids(const mw_common &c, u8 *slab, i64 num_rows, bool missed) {
+  i64 *ids = (i64 *)(slab + c.slab.topk_idx);
+  float *weights = (float *)(slab + c.slab.topk_weights);
+  for (i64 i = threadIdx.x; i < num_rows * c.topk; i += blockDim.x) {
+    i64 id = ids[i];
+    if (id >= -1 && id < c.block_experts) continue;
+    ids[i] = -1;
+    weights[i] = 0.0f;
+    if (!missed) mw_fail(c, MW_ERROR_WILD, MW_WILD_ID, i, id, c.block_experts - 1);
+  }
+}

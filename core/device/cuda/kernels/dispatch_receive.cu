@@ -125,8 +125,11 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
     a.layout[i] = (i64)range;
   }
   __syncthreads();
-  if (c.flags & MW_FLAG_FLAT && !(c.flags & MW_FLAG_NO_ROUTING))
+  if (c.flags & MW_FLAG_FLAT && !(c.flags & MW_FLAG_NO_ROUTING)) {
     mw_clear_holes(c, mw_slab_at(c, c.rank, c.slot), a.layout, a.rows[0]);
+    __syncthreads(); // holes have ids of earlier operations
+    mw_check_ids(c, mw_slab_at(c, c.rank, c.slot), a.rows[0], missed != 0);
+  }
   if (a.stats && (int)threadIdx.x < c.num_ranks)
     for (int l = 0; l < c.local_experts; l++)
       a.stats[threadIdx.x] += (i64)((u64)a.layout[l * c.num_ranks + threadIdx.x] & 0xffffffffu);

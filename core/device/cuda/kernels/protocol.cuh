@@ -92,6 +92,7 @@ enum {
   MW_WILD_OPEN = 3, // the slab that an owner has opened
   MW_WILD_HEAD = 4, // how a message begins
   MW_WILD_COUNTS = 5, // the counts in a message
+  MW_WILD_ID = 6, // the id of an expert, beside a flat row
 };
 
 // Records of operations.
