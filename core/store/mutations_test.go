@@ -69,6 +69,8 @@ var mutations = [][4]string{
 	{"a smaller capacity is as large as before", "shrink.go", "\ts.numGone = len(gone)\n", ""},
 	{"a smaller capacity says nothing", "shrink.go", "if n := before - s.index.Len(); n > 0 {", "if n := before - s.index.Len(); n < 0 {"},
 	{"what a smaller capacity sets aside is used", "shrink.go", "s.segments[at].state = stateGone", "s.segments[at].state = stateFree"},
+	{"what is set aside stays in doubt", "wet.go", "stateEmptied, stateGone:", "stateEmptied:"},
+	{"what is set aside is used after a failed flush", "wet.go", "if g.state != stateGone {", "if true {"},
 	{"a damaged first page is a segment that was never used", "recover.go", "if !record.IsNone(page) {", "if false {"},
 	{"a damaged mark is a deleted block", "recover.go", "\ts.counts.spoiled.Add(uint64(f.NumDamaged))\n", ""},
 	{"a damaged record was never there", "recover.go", "\t\t\t\tgap = 1\n", "\t\t\t\tgap = 0\n"},

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +34,19 @@ func (l *lines) num() int {
 	return len(l.all)
 }
 
+// said is a copy of them.
+func (l *lines) said() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+func (l *lines) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = nil
+}
+
 // newSmaller is a store on a disk with room for a part of it.
 func newSmaller(t *testing.T, numSegments, room int) (*world, *disk, *lines) {
 	d, said := newDisk(1<<16, numSegments), &lines{}
@@ -57,7 +71,7 @@ func TestSmallerDisk(t *testing.T) {
 				w.retrySoon()
 			}
 			require.Equal(t, int64(c.numSegments-c.room)<<16, w.s.Stats().NoRoomBytes)
-			require.Equal(t, 1, said.num(), said.all)
+			require.Equal(t, 1, said.num(), said.said())
 			require.Equal(t, c.room > 2, w.has("pinned"))
 			if c.numSegments < aheadSegments { // else one may be reclaimed now
 				w.accounts()
@@ -94,7 +108,7 @@ func TestFullDiskWithABrokenSegment(t *testing.T) {
 			}
 			require.NotZero(t, w.s.Stats().EvictedCold)
 			require.Greater(t, w.s.Stats().WriteErrors, errs+1)
-			require.Equal(t, 2, said.num(), "that the disk is full, and that a segment fails: %q", said.all)
+			require.Equal(t, 2, said.num(), "that the disk is full, and that a segment fails: %q", said.said())
 			w.accounts()
 			d.laming()
 			w.retrySoon()
@@ -114,7 +128,7 @@ func TestFailuresAreSaidOnce(t *testing.T) {
 	for range 10 {
 		w.s.tend()
 	}
-	require.Equal(t, 2, said.num(), said.all)
+	require.Equal(t, 2, said.num(), said.said())
 	require.GreaterOrEqual(t, w.s.Stats().WriteErrors, uint64(20))
 	d.laming()
 }

@@ -17,7 +17,7 @@ import (
 type folder struct {
 	*world
 	path  string
-	lines []string
+	lines lines
 }
 
 func newFolder(t *testing.T, capacityBytes int64) *folder {
@@ -25,7 +25,7 @@ func newFolder(t *testing.T, capacityBytes int64) *folder {
 	m, err := medium.OpenFiles(f.path, capacityBytes)
 	require.NoError(t, err)
 	f.world = newWorld(t, testenv.Seed(t), m, Config{
-		Secret: m.Secret(), Durability: FlushNone, Log: func(line string) { f.lines = append(f.lines, line) },
+		Secret: m.Secret(), Durability: FlushNone, Log: f.lines.add,
 	})
 	return f
 }
@@ -33,24 +33,33 @@ func newFolder(t *testing.T, capacityBytes int64) *folder {
 // again closes the store and starts it with another capacity.
 func (f *folder) again(capacityBytes int64) {
 	require.NoError(f.t, f.s.Close())
-	f.lines = nil
+	f.lines.forget()
 	m, err := medium.OpenFiles(f.path, capacityBytes)
 	require.NoError(f.t, err)
 	f.config.Secret = m.Secret()
 	f.open(m)
 }
 
-func (f *folder) said(part string) (n int) {
-	for _, line := range f.lines {
-		n += strings.Count(line, part)
-	}
-	return n
+func (f *folder) said(part string) int {
+	return strings.Count(strings.Join(f.lines.said(), "\n"), part)
 }
 
 func (f *folder) diskBytes() int64 {
 	var st syscall.Stat_t
 	require.NoError(f.t, syscall.Stat(f.path+"/blocks", &st))
 	return st.Blocks * 512 &^ 0xffff // without what the file system notes of a file
+}
+
+// numGone counts the segments that are set aside.
+func (f *folder) numGone() (n int) {
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	for i := range f.s.segments {
+		if f.s.segments[i].state == stateGone {
+			n++
+		}
+	}
+	return n
 }
 
 const (
@@ -96,7 +105,7 @@ func TestSmallerCapacity(t *testing.T) {
 	require.EqualValues(t, blocksOfFolder, uint64(st.NumBlocks)+st.EvictedCold+st.EvictedOrphans)
 	require.Positive(t, st.EvictedCold)
 	require.Equal(t, 1, f.said("the capacity is smaller than it was: "))
-	require.Len(t, f.lines, 2, f.lines)
+	require.Len(t, f.lines.said(), 2, f.lines.said())
 	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
 	f.accounts()
 	stayed := f.there()
@@ -130,7 +139,7 @@ func TestSmallerCapacityAfterAKill(t *testing.T) {
 	require.NoError(t, f.s.medium.Close())
 	m, err := medium.OpenFiles(f.path, 4<<20)
 	require.NoError(t, err)
-	f.lines = nil
+	f.lines.forget()
 	f.open(m)
 	st := f.s.Stats()
 	require.EqualValues(t, blocksOfFolder, uint64(st.NumBlocks)+st.EvictedCold+st.EvictedOrphans)
@@ -153,15 +162,39 @@ func TestSmallerCapacityOnABrokenDisk(t *testing.T) {
 	_ = f.s.Close()
 	m, err := medium.OpenFiles(f.path, 8<<20)
 	require.NoError(t, err)
-	f.lines = nil
+	f.lines.forget()
 	f.open(m)
-	require.Equal(t, 1, f.said("the capacity is not reached: "), f.lines)
+	require.Equal(t, 1, f.said("the capacity is not reached: "), f.lines.said())
 	require.Len(t, f.there(), blocksOfFolder)
 	mends()
 	f.again(8 << 20)
 	require.Zero(t, f.said("not reached"))
 	require.EqualValues(t, 8<<20, f.s.Stats().CapacityBytes)
 	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+}
+
+// TestSmallerCapacityAndAFailedFlush: a flush that fails after the start costs what it may have lost, and nothing else: what is set
+// aside stays that, and room is made again.
+func TestSmallerCapacityAndAFailedFlush(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	f.fillFolder()
+	f.again(8 << 20)
+	stayed, aside := f.there(), f.numGone()
+	require.Positive(t, aside)
+	mends := sys.FailCall("fdatasync", syscall.EIO)
+	defer mends()
+	require.Error(t, f.flush())
+	mends()
+	f.flushSoon()
+	require.Equal(t, stayed, f.there())
+	for i := range 150 {
+		key := fmt.Sprint("more", i)
+		require.NoError(t, f.put(key, "", payload(key, 1, blockOfFolder)))
+	}
+	f.flushSoon()
+	require.Equal(t, aside, f.numGone())
+	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+	f.accounts()
 }
 
 // TestCapacityBelowFourSegments: the store begins anew, and says so once.

@@ -193,7 +193,7 @@ func (s *Store) takeDoubted(at int) bool {
 		if !s.takeFromSeal(at) {
 			return false // its footer is being written
 		}
-	case stateSealed, stateFree, stateLost, stateEmptied:
+	case stateSealed, stateFree, stateLost, stateEmptied, stateGone:
 	default:
 		return false
 	}
@@ -202,7 +202,10 @@ func (s *Store) takeDoubted(at int) bool {
 	if g.eraseDue {
 		return false // it is made none anyway
 	}
-	g.state, g.eraseDue = stateEmptied, true
+	if g.state != stateGone { // else only its first page may have been lost, and it stays set aside
+		g.state = stateEmptied
+	}
+	g.eraseDue = true
 	g.refs.Add(1)
 	return true
 }
