@@ -99,14 +99,14 @@ func (r *relay) close() {
 	}
 }
 
-// relayed makes a client behind a cable.
+// relayed makes a client behind a cable. What changes its configuration comes last.
 func relayed(t *testing.T, s *server.Server, timeout time.Duration, change ...func(*Config)) (*Client, *relay) {
 	t.Helper()
 	r := &relay{to: s.Addr().String()}
 	relaying := func(c *Config) {
 		c.Dial, c.Timeout, c.ProbeMin, c.ProbeMax, c.Connect = r.dial, timeout, 20*time.Millisecond, 50*time.Millisecond, testTimeout
 	}
-	c := dial(t, one(s), append(change, relaying)...)
+	c := dial(t, one(s), append([]func(*Config){relaying}, change...)...)
 	t.Cleanup(r.close)
 	return c, r
 }
