@@ -103,7 +103,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"flush_every_us": 10_000_001}, "flush_every_us: 10000001 given"),
     ({"flush_every_us": 2e4}, "flush_every_us: 20000.0 of type float given"),
     ({"flush_bytes": 0}, "flush_bytes: 0 given; allowed: 1 to"),
-    ({"flush_bytes": 1, "durability": "each"}, "flush_bytes: 1 given; allowed: None, but with"),
+    ({"flush_bytes": 1, "durability": "each"}, "flush_bytes: 1 given; allowed: None, unless"),
     ({"flush_every_us": 5000, "storage": "memory", "path": None}, "flush_every_us: 5000 given"),
 ]
 
@@ -121,7 +121,7 @@ def test_wrong_ones(tmp_path: Path, key: Path, options: dict[str, Any], text: st
         (("--flush-every", "0.5"), "--flush-every: 0.5 given; allowed: 1 to 10000 milliseconds"),
         (("--flush-every", "nan"), "--flush-every: nan given"),
         (("--flush-bytes", "much"), "--flush-bytes: 'much' given"),
-        (("--flush-bytes", "1MiB"), 'allowed: None, but with storage "file"'),
+        (("--flush-bytes", "1MiB"), 'allowed: None, unless storage is "file" and durability'),
     ],
 )
 def test_wrong_ones_of_the_command(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:

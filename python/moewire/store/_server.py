@@ -30,7 +30,7 @@ def _group(name: str, given: int | None, grouped: bool, low: int, high: int) -> 
     if given is None:
         return 0
     if not grouped:
-        raise refuse(name, given, 'None, but with storage "file" and durability "group"')
+        raise refuse(name, given, 'None, unless storage is "file" and durability "group"')
     return integer(name, given, low, high)
 
 
