@@ -28,6 +28,13 @@ func IsUnlocked(b *Buffer) bool {
 	return free
 }
 
+// Locked runs f while the buffer's calls and its goroutine do nothing.
+func Locked(b *Buffer, f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
 // WaitsFor has one bit for each rank that a rank's callers wait for.
 func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].WaitsFor().Load() }
 

@@ -327,11 +327,7 @@ func TestRemoteMessageThatCannotBe(t *testing.T) {
 			w.each(func(r int) error { return w.roundTrip(r, s, ins) })
 			good := new(alone).rowsMessage(false) // its first bytes fit
 			c.spoil(good)
-			remote := w.doms[1].Remote()
-			to, err := remote.Reserve(0, int64(len(good)))
-			require.NoError(t, err)
-			copy(to, good)
-			require.NoError(t, remote.Post(0, int64(len(good))))
+			cpu.Locked(w.bufs[1], func() { postTo0(t, w.doms[1].Remote(), good) }) // it may be sending
 			require.Eventually(t, func() bool { return w.bufs[0].Counters().NumMessagesDropped == 1 }, callTimeout, time.Millisecond)
 			if !c.lost {
 				w.each(func(r int) error { return w.roundTrip(r, s, ins) })
@@ -342,7 +338,7 @@ func TestRemoteMessageThatCannotBe(t *testing.T) {
 			require.EqualValues(t, 1, w.bufs[0].Counters().NumViolations)
 			events, _ := w.bufs[0].Events(0)
 			require.Contains(t, events[len(events)-1].Why, "a message of rank 1 holds")
-			_, err = w.dispatch(1, s, &ins[1])
+			_, err := w.dispatch(1, s, &ins[1])
 			require.ErrorIs(t, err, ep.ErrFenced)
 			ins[1] = input{}
 			w.some(rankset.Of(0, 2), func(r int) error {
@@ -351,6 +347,13 @@ func TestRemoteMessageThatCannotBe(t *testing.T) {
 			})
 		})
 	}
+}
+
+func postTo0(t *testing.T, from domain.Remote, msg []byte) {
+	to, err := from.Reserve(0, int64(len(msg)))
+	require.NoError(t, err)
+	copy(to, msg)
+	require.NoError(t, from.Post(0, int64(len(msg))))
 }
 
 // TestWrongMessageUntilOthersAgree: where other hosts have to agree, a rank goes on to ask.
