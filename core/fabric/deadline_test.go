@@ -19,14 +19,15 @@ const (
 	mayBeLate = time.Second
 )
 
-// deadlineCalls are those with a deadline, none of which can end otherwise: a peer that was
+// deadlineCalls are those with a deadline. All but Close cannot end otherwise: a peer that was
 // never heard of, one that sends nothing, and a transfer that no peer answers.
 var deadlineCalls = []struct {
-	name string
-	call func(f *Fabric, waits op.Ref, until time.Time) error
+	name  string
+	waits bool
+	call  func(f *Fabric, waits op.Ref, until time.Time) error
 }{
-	{"connect", func(f *Fabric, _ op.Ref, until time.Time) error { return f.Connect(endpoint.Peer(7), until) }},
-	{"next", func(f *Fabric, _ op.Ref, until time.Time) error {
+	{"connect", true, func(f *Fabric, _ op.Ref, until time.Time) error { return f.Connect(endpoint.Peer(7), until) }},
+	{"next", true, func(f *Fabric, _ op.Ref, until time.Time) error {
 		for {
 			_, _, ok, err := f.Next(make([]byte, MaxHandshakeBytes), until)
 			if err != nil || !ok {
@@ -34,12 +35,12 @@ var deadlineCalls = []struct {
 			}
 		}
 	}},
-	{"wait", func(f *Fabric, waits op.Ref, until time.Time) error { _, err := f.Wait(waits, until); return err }},
-	{"wait until released", func(f *Fabric, waits op.Ref, until time.Time) error {
+	{"wait", true, func(f *Fabric, waits op.Ref, until time.Time) error { _, err := f.Wait(waits, until); return err }},
+	{"wait until released", true, func(f *Fabric, waits op.Ref, until time.Time) error {
 		_, err := f.WaitReleased(waits, until)
 		return err
 	}},
-	{"close", func(f *Fabric, _ op.Ref, until time.Time) error { return f.Close(until) }},
+	{"close", false, func(f *Fabric, _ op.Ref, until time.Time) error { return f.Close(until) }},
 }
 
 // TestCallsEndInTimeWithoutAnything: over sockets, in a process that has nothing left, each call
@@ -59,7 +60,9 @@ func TestCallsEndInTimeWithoutAnything(t *testing.T) {
 				waits := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1}) // nothing comes
 				stop := sys.InjectFaults(func(string) error { return errno })
 				defer stop()
-				late = max(late, lateness(t, func(until time.Time) error { return c.call(w.fabs[0], waits, until) }))
+				over := lateness(t, func(until time.Time) error { return c.call(w.fabs[0], waits, until) })
+				require.True(t, !c.waits || over >= -shortly/2, "it did not wait: it ended %v before the deadline", -over)
+				late = max(late, over)
 			})
 		}
 	}
