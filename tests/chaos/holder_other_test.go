@@ -4,5 +4,7 @@ package chaos
 
 import "errors"
 
-// holdSockets needs a wait without memory, which only amd64 has.
+// canHold: the child needs a wait without memory, which only amd64 has.
+const canHold = false
+
 func holdSockets() error { return errors.ErrUnsupported }

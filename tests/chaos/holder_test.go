@@ -10,6 +10,8 @@ import (
 	"syscall"
 )
 
+const canHold = true
+
 // holdSockets makes a child of this process as clone by number does: no fork handler runs, and
 // the child keeps the sockets of this process open, beyond its end if need be.
 func holdSockets() error {

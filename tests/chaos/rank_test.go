@@ -139,10 +139,15 @@ func (r *rank) serve() {
 // holdFor is how long a forked child keeps the sockets of its rank.
 const holdFor = 2 * time.Second
 
-// fork makes a child now and then that holds what a DataLoader's worker would.
+// fork makes a child now and then that holds what a DataLoader's worker would. The parent knows
+// before: the rank may be killed as soon as the child is there.
 func (r *rank) fork() {
-	if r.own.IntN(3) == 0 && holdSockets() == nil {
-		r.say("forked", event{})
+	if !canHold || r.own.IntN(3) != 0 {
+		return
+	}
+	r.say("forked", event{})
+	if err := holdSockets(); err != nil {
+		r.wrong(err)
 	}
 }
 
