@@ -33,7 +33,7 @@ class TensorCalls(CopyCalls, RawCalls):
 
         Args:
             key: its key.
-            tensor: of any shape and dtype.
+            tensor: of any shape, and any dtype that is not quantized.
 
         Returns:
             As ``put``.
