@@ -35,6 +35,12 @@ def test_as_close_as_the_roundings_allow(team: Team, driver: str, flat: bool) ->
 
 
 @FORMS
+def test_ids_and_weights_of_other_types(team: Team, driver: str, flat: bool) -> None:
+    job = jobs_autograd.other_types, flat
+    team.run(2, jobs_cuda_autograd.over_device, driver, *job, timeout=SECONDS)
+
+
+@FORMS
 def test_parts_of_the_graph(team: Team, driver: str, flat: bool) -> None:
     job = jobs_autograd.parts_of_the_graph, flat
     team.run(3, jobs_cuda_autograd.over_device, driver, *job, timeout=SECONDS)

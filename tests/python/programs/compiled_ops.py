@@ -8,8 +8,8 @@ this repository's environment and, by hand, in those of older versions of torch.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -190,26 +190,26 @@ def run(rank: int, folder: str, backend: str, names: list[str]) -> None:
     print(f"compiled_ops: rank {rank} ok", flush=True)
 
 
-def main(arguments: list[str]) -> int:
-    """Runs itself once per rank."""
+def main(backend: str, names: list[str]) -> int:
+    """Runs a process per rank, forked from one that has loaded the tracer, and not the library."""
+    import torch._dynamo  # noqa: F401
+
+    context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         started = [
-            subprocess.Popen([sys.executable, __file__, *arguments, str(rank), folder])
+            context.Process(target=run, args=(rank, folder, backend, names), daemon=True)
             for rank in range(RANKS)
         ]
-        try:
-            failed = max(one.wait(timeout=500) for one in started)
-            if not failed:
-                print("compiled_ops: ok")
-            return failed
-        finally:
-            for one in started:
-                one.kill()
+        for one in started:
+            one.start()
+        for one in started:
+            one.join(timeout=500)
+        codes = [one.exitcode for one in started]
+        for one in started:
+            one.kill()
+    print("compiled_ops: ok" if codes == [0] * RANKS else f"compiled_ops: exit codes {codes}")
+    return int(codes != [0] * RANKS)
 
 
 if __name__ == "__main__":
-    if os.path.isdir(sys.argv[-1]):
-        *names, number, folder = sys.argv[2:]
-        run(int(number), folder, sys.argv[1], names)
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
