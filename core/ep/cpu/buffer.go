@@ -66,6 +66,7 @@ type Buffer struct {
 	hurt      *violation  // a violation in our own memory, until the step ends
 	damaged   bool        // our memory was overwritten, or may have been: it is made good before the next epoch
 	violators rankset.Set // ranks with a violation in their memory in this epoch
+	reasons   []violation // of this epoch: why others were asked to agree that a rank is out, one of each
 	hasOwn    ownMemory   // nil: the domain keeps no words of its own
 
 	lost    atomic.Uint64 // ranks that this one has fenced

@@ -104,7 +104,8 @@ func (b *Buffer) recordLeavers(t task) {
 	if gone.Empty() || !b.life.IsMember() {
 		return
 	}
-	b.recordLeft(gone)
+	b.recordViolators(gone)
+	b.recordLeft(gone.And(b.known))
 	waited := time.Duration(0)
 	if d := b.rec.delay(t); d != nil {
 		waited = time.Duration(b.rec.Clock.Now() - d.since)

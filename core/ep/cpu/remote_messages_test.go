@@ -369,7 +369,8 @@ func TestWrongMessageUntilOthersAgree(t *testing.T) {
 func TestMutationsOfMessages(t *testing.T) {
 	testenv.RunMutations(t, testenv.MutationsOf([][4]string{
 		{"a sender of wrong messages stays", "remote.go", "\tb.remote.wild = append(b.remote.wild, v)\n\tb.violates(v)\n", "\t_ = v\n"},
+		{"the reason of a loss that was agreed on is forgotten", "observe.go", "\tb.recordViolators(gone)\n", ""},
 		{"others are asked once", "remote.go", "\tb.fenceWildSenders()\n", ""},
 		{"a message of an older epoch costs its sender", "remote.go", " || (ok && h.epoch != uint16(b.epoch)) {", " || (ok && h.rank != r) {"},
-	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree)$"}}))
+	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree|TestReasonOfAgreedLoss)$"}}))
 }
