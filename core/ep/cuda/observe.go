@@ -114,6 +114,11 @@ func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
 		b.rec.Note(ev)
 	}
 	b.rec.known = b.rec.known.Minus(left)
+	for r := range gone.Minus(left).And(b.wild.ranks).All() { // others have agreed to what this rank has found
+		if word, found := b.engine.Wild(r); found {
+			b.recordLost(rankset.Of(r), now, word.Why())
+		}
+	}
 	b.recordLost(gone.Minus(left), now, ep.WhyGone)
 }
 

@@ -133,11 +133,7 @@ func TestWildMessage(t *testing.T) {
 	for i := range all[1].ids.values {
 		all[1].ids.values[i] = int64(i % 2) // all at rank 0
 	}
-	require.NoError(t, h.ranks[1].Dispatch(&all[1].args, &all[1].res, ep.PhaseSent))
-	mail := h.ranks[0].RemoteMail(1)
-	const came, at, rows = 3, 4, 6
-	require.Eventually(t, func() bool { return atomic.LoadUint64(&mail[came]) != 0 }, connectIn, time.Millisecond)
-	overwrite(h.ranks[0].RemoteRing(1)+mail[at]+8*rows, math.MaxUint64)
+	overwriteMessage(h, all)
 	all[0].dispatch()
 	require.Eventually(t, func() bool { return violations(t, h.ranks[0]) == 1 }, connectIn, time.Millisecond)
 	require.Eventually(t, func() bool { return h.ranks[0].Members() == rankset.Of(0) || h.ranks[0].Err() != nil }, connectIn, time.Millisecond)
@@ -185,4 +181,27 @@ func TestWildMembers(t *testing.T) {
 		require.NoError(t, r.Err())
 		require.Equal(t, rankset.Of(0, 1), r.Members())
 	}
+}
+
+// overwriteMessage spoils the first message from rank 1 to rank 0.
+func overwriteMessage(h *hosts, all []*op) {
+	require.NoError(h.t, h.ranks[1].Dispatch(&all[1].args, &all[1].res, ep.PhaseSent))
+	mail := h.ranks[0].RemoteMail(1)
+	const came, at, rows = 3, 4, 6
+	require.Eventually(h.t, func() bool { return atomic.LoadUint64(&mail[came]) != 0 }, connectIn, time.Millisecond)
+	overwrite(h.ranks[0].RemoteRing(1)+mail[at]+8*rows, math.MaxUint64)
+}
+
+// TestReasonOfAgreedLoss: where hosts agree that a rank is out, the rank that has found the wrong
+// message still says so.
+func TestReasonOfAgreedLoss(t *testing.T) {
+	cudatest.Emulate(t)
+	h := newHosts(t, "abc")
+	all := ops(t, h.ranks, 184)
+	overwriteMessage(h, all)
+	all[0].dispatch()
+	require.Eventually(t, func() bool { return h.ranks[0].Members() == rankset.Of(0, 2) }, connectIn, time.Millisecond)
+	require.Eventually(t, func() bool { return len(whyLost(h.ranks[0], 1)) == 1 }, connectIn, time.Millisecond)
+	require.Contains(t, whyLost(h.ranks[0], 1)[0], "a message of it cannot be")
+	require.EqualValues(t, 1, violations(t, h.ranks[0]))
 }
