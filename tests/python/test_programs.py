@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from moewire import cli
+from moewire._abi import MW_ABI_VERSION
 
 PROGRAMS = Path(__file__).with_name("programs")
 Environment = dict[str, str]
@@ -142,7 +143,7 @@ def test_alias(environment: Environment, tmp_path: Path, library: str, kind: str
 def test_doctor(environment: Environment) -> None:
     report = json.loads(run(moewire("doctor", "--json"), environment))
     library = report["library"]
-    assert report["moewire"] == library["version"] and library["abi_version"] == 12
+    assert report["moewire"] == library["version"] and library["abi_version"] == MW_ABI_VERSION
     assert library["vector_width"] in library["vector_widths"]
     assert library["transports"]["shm"]["available"] and library["devices"]["cpu"]["available"]
     for kind in (*library["transports"].values(), *library["devices"].values()):

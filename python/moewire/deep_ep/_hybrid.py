@@ -266,7 +266,7 @@ class HybridEPBuffer:
         buffer, wait = self._core.buffer, self.timeout_us
         if self._everyone is None:
             ranks = self._place.empty((1, self.group_size), torch.int64)
-            ranks[0] = torch.arange(self.group_size)
+            ranks[0] = torch.arange(self.group_size, dtype=ranks.dtype, device=ranks.device)
             self._everyone = buffer.make_routing(ranks, self.group_size, timeout_us=wait)
         own = self._place.empty((1, _WORDS), torch.int64).fill_(number)
         return int(buffer.scatter(self._everyone, own, timeout_us=wait).rows.max())

@@ -22,14 +22,15 @@ def indices_to_map(
         ``(routing_map, probs)``: bool [T, E]; float32 [T, E], or None without weights.
     """
     shape = num_of_tokens, num_of_experts
-    chosen = dense_of(torch.ones(topk_idx.shape, device=topk_idx.device), topk_idx, shape[1]) > 0
+    chosen = dense_of(torch.ones_like(topk_idx, dtype=torch.float32), topk_idx, shape[1]) > 0
     assert chosen.shape == shape
     return chosen, None if topk_weights is None else dense_of(topk_weights, topk_idx, shape[1])
 
 
 def dense_of(values: torch.Tensor, ids: torch.Tensor, num_experts: int) -> torch.Tensor:
     """float32 [T, E]: each selection's value, 0 where there is none. Both are [T, K]."""
-    out = torch.zeros(len(ids), num_experts + 1, device=ids.device)  # one more takes the -1
+    shape = len(ids), num_experts + 1  # one more takes the -1
+    out = torch.zeros(shape, dtype=torch.float32, device=ids.device)
     places = torch.where(ids < 0, num_experts, ids.long())
     return out.scatter_add_(1, places, values.float())[:, :num_experts].contiguous()
 
@@ -44,8 +45,9 @@ def ids_of(routing_map: torch.Tensor, num_topk: int) -> torch.Tensor:
     tokens, experts = routing_map.nonzero(as_tuple=True)
     counts = routing_map.sum(1)
     first = counts.cumsum(0) - counts
-    nth = torch.arange(len(tokens), device=tokens.device) - first[tokens]
-    ids = torch.full((len(routing_map), num_topk), -1, device=routing_map.device)
+    nth = torch.arange(len(tokens), dtype=torch.int64, device=tokens.device) - first[tokens]
+    shape = len(routing_map), num_topk
+    ids = torch.full(shape, -1, dtype=torch.int64, device=routing_map.device)
     ids[tokens, nth] = experts
     return ids
 
