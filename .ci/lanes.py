@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Lanes:
     """Takes steps in their order, each after those among them that it needs.
 
-    Beside the lanes is one for patient steps. The others take these, too, once nothing else is
-    left to them.
+    Beside the lanes is one for patient steps. Each kind of lane takes the other's steps, too, once
+    it has none of its own left.
     """
 
     def __init__(self, steps: Sequence[Step], run: Callable[[Step], None]) -> None:
@@ -66,7 +66,7 @@ class Lanes:
         """The next step of a lane, once there is one; None if there is none any more."""
         with self._changed:
             while True:
-                mine = [step for step in self._left if step.patient or not patient_alone]
+                mine = self._mine(patient_alone)
                 ready = [step for step in mine if self._open.isdisjoint(step.needs)]
                 if ready:
                     step = min(ready, key=lambda one: one.patient)
@@ -75,3 +75,9 @@ class Lanes:
                 if not mine:
                     return None
                 self._changed.wait()
+
+    def _mine(self, patient_alone: bool) -> list[Step]:
+        """What a lane may take: one for patient steps leaves others alone while there are such."""
+        if patient_alone and (patient := [step for step in self._left if step.patient]):
+            return patient
+        return self._left

@@ -92,9 +92,10 @@ def linters(beside: str) -> list[Step]:
     ]
 
 
-def interleave(suites: list[Step], *others: Step) -> list[Step]:
-    """The longest suite first: it waits a lot, beside what works all the time."""
-    return [*suites[:1], *others, *suites[1:]]
+def interleave(suites: list[Step], *others: Step, first: tuple[str, ...]) -> list[Step]:
+    """The longest suites first: the lanes end at about the same time then."""
+    begin = [step for step in suites if step.name in first]
+    return [*begin, *others, *(step for step in suites if step not in begin)]
 
 
 def check_steps() -> list[Step]:
@@ -118,6 +119,7 @@ def test_steps() -> list[Step]:
             Step("go-race", go_race, tier="test", beside="test"),
             Step("go-test", go_test, tier="test", beside="test"),
             Step("go-pure", go_pure, tier="test", beside="test", patient=True),
+            first=("pytest-python",),
         ),
     ]
 
@@ -129,8 +131,9 @@ def rest_steps() -> list[Step]:
         *interleave(
             pytest_steps("all"),
             Step("kernels", kernels, ("venv",), "all", beside="all", patient=True),
-            Step("go-all", go_all, tier="all", beside="all"),
             Step("rdma", rdma, tier="all", beside="all"),
+            Step("go-all", go_all, tier="all", beside="all"),
+            first=("all-python", "all-integrations"),
         ),
         Step("wheel", wheel, ("venv", "kernels"), "all", beside="all", patient=True),
         pytest_step("wheel", "all", patient=True),

@@ -120,6 +120,12 @@ def test_lanes_without_other_work_take_patient_steps(tmp_path: Path) -> None:
     assert {o.result for o in outcome.values()} == {"passed"}
 
 
+def test_the_patient_lane_takes_other_steps_once_it_has_none(tmp_path: Path) -> None:
+    steps = [Step(name, fails, beside="here") for name in ("a", "b", "patient")]
+    outcome = run_steps(steps, True, [sys.executable, "-c", BESIDE, str(tmp_path)])
+    assert {o.result for o in outcome.values()} == {"passed"}
+
+
 def test_what_ends_a_lane_is_shown() -> None:
     def run(step: Step) -> None:
         raise FileNotFoundError(step.name)

@@ -46,7 +46,7 @@ LAYERS = ("flat", "compact", "expanded", "expanded/pieces")
     [
         ("aot_eager", LAYERS[:2]),
         pytest.param("aot_eager", LAYERS[2:], marks=pytest.mark.all),
-        pytest.param("inductor", LAYERS[:2], marks=pytest.mark.all),
+        pytest.param("inductor", LAYERS[:2], marks=pytest.mark.long),
     ],
     ids=["static", "dynamic", "inductor"],
 )

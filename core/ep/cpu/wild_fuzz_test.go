@@ -400,10 +400,10 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 
 // TestWildWords overwrites random words under three ranks that run: no crash, no hang, no
 // panic. At most the owner of the memory is lost, and the others' results are right.
-func TestWildWords(t *testing.T) { playWild(t, newWildCase) }
+func TestWildWords(t *testing.T) { playWild(t, newWildCase, 40*time.Second) }
 
-// wildLasts is how long words are overwritten.
-func wildLasts(t *testing.T) time.Duration {
+// wildLasts is how long words are overwritten; all is what that is in tier all, where all such tests share a minute.
+func wildLasts(t *testing.T, all time.Duration) time.Duration {
 	switch {
 	case os.Getenv("MOEWIRE_TEST_WILD") != "":
 		return 5 * time.Minute // a mutant: the word that shows it may come late
@@ -412,11 +412,11 @@ func wildLasts(t *testing.T) time.Duration {
 	case testenv.Long(t):
 		return 5 * time.Minute
 	}
-	return time.Minute
+	return all
 }
 
-func playWild(t *testing.T, newCase func(t testing.TB, seed uint64) *wildCase) {
-	lasts, seed := wildLasts(t), testenv.Seed(t)
+func playWild(t *testing.T, newCase func(t testing.TB, seed uint64) *wildCase, all time.Duration) {
+	lasts, seed := wildLasts(t, all), testenv.Seed(t)
 	fmt.Printf("random words are overwritten from MOEWIRE_TEST_SEED=%d on\n", seed) // a crash has no other log
 	n, began, found, lost := uint64(0), time.Now(), 0, 0
 	for ; time.Since(began) < lasts; n++ {

@@ -91,5 +91,5 @@ func newWildRingCase(t testing.TB, seed uint64) *wildCase {
 // checked: no crash, no hang, no panic. Ranks at neither end have right results, for as long as
 // they are in the group.
 func TestWildRings(t *testing.T) {
-	playWild(t, newWildRingCase)
+	playWild(t, newWildRingCase, 20*time.Second)
 }
