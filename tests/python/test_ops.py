@@ -57,14 +57,37 @@ def test_a_dropped_dispatch_gives_its_slot_up(number: int) -> None:
     assert torch.equal(out, X)
 
 
-def test_handles_are_bounded(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handles_are_bounded(
+    buffer: moewire.Buffer, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = _tables.num_handles() + 2  # a traceback may hold some
     monkeypatch.setattr(_tables, "MAX_HANDLES", most)
     kept = [ops.make_routing(number, IDS, E) for _ in range(2)]
     with pytest.raises(moewire.BusyError, match=f"{most} handles are alive"):
         ops.make_routing(number, IDS, E)
+    before = buffer.counters()
+    with pytest.raises(moewire.BusyError, match=f"{most} handles are alive"):
+        ops.dispatch(number, X, IDS, WEIGHTS, M, E)
+    assert buffer.counters() == before, "something was sent"
     del kept[0]
     ops.make_routing(number, IDS, E)
+
+
+def test_nothing_is_sent_while_a_stream_is_captured(
+    buffer: moewire.Buffer, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, _, _, handle = ops.dispatch(number, X, IDS, WEIGHTS, M, E)
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer.runtime.place, "recording", lambda: True)
+        before = buffer.counters()
+        for call in (
+            lambda: ops.dispatch(number, X, IDS, WEIGHTS, M, E),
+            lambda: ops.combine(handle, rows, T),
+        ):
+            with pytest.raises(moewire.UnsupportedError, match="captured into a graph"):
+                call()
+        assert buffer.counters() == before
+    assert torch.equal(ops.combine(handle, rows, T), X)
 
 
 def test_buffers_are_bounded_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +116,24 @@ def test_what_is_wrong_is_named(number: int) -> None:
         "handle: one of dispatch given; allowed: what make_r": lambda: ops.scatter(handle, X),
         "handle: one of make_routing given; allowed: what d": lambda: ops.combine(routing, rows, T),
         "num_tokens: 2 given; allowed: the dispatch's 3": lambda: ops.combine(handle, rows, 2),
-        "y: 3 rows given; allowed: the dispatch's 4": lambda: ops.combine(handle, rows[:3], T),
+        "y: shape .3, 8. given; allowed: shape .4, 8.": lambda: ops.combine(handle, rows[:3], T),
+        "y: shape .4, 4. given; allowed: shape .4, 8.": lambda: ops.combine(handle, rows[:, :4], T),
+        "y: dtype torch.float32 given; allowed: dtype torch.bfloat16": lambda: ops.combine(
+            handle, rows.float(), T
+        ),
+        "x: dtype torch.float16 given; allowed: dtype torch.bfloat16$": lambda: ops.dispatch(
+            number, X.half(), IDS, WEIGHTS, M, E
+        ),
+        "x: dtype torch.float16 given; allowed: dtype torch.bfloat16, to": lambda: ops.scatter(
+            routing, X.half()
+        ),
+        "x: dtype torch.float32 given; allowed: dtype torch.bfloat16$": lambda: ops.scatter(
+            routing, X.float(), expanded=True
+        ),
+        "x: hidden size 4 given": lambda: ops.scatter(routing, X.float()[:, :4]),
+        "y: dtype torch.float16 given; allowed: dtype torch.bfloat16, to": lambda: ops.gather(
+            routing, X.half(), T
+        ),
     }
     for words, call in calls.items():
         with pytest.raises(moewire.InvalidArgument, match=words):

@@ -32,6 +32,22 @@ class RoutedCall(NamedTuple):
     alignment: int
     timeout_us: int
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows come, those between experts included."""
+        if self.expanded:
+            return self.routing.num_expanded_rows(self.alignment)
+        return self.routing.num_rows
+
+    def check_rows(self, name: str, rows: torch.Tensor, count: int) -> None:
+        """Checks for rows that a gather takes: forward or backward, one brings them back."""
+        allowed = _ROWS[:1] if self.expanded else _ROWS
+        given = getattr(rows, "dtype", None)
+        dtype = given if given in allowed else allowed[0]
+        assert dtype is not None
+        check.tensor(name, rows, dtype, (count, None), place_of(self.buffer), allowed)
+        check.hidden(rows.shape[1], False)
+
     def scatter(
         self, x: torch.Tensor, topk_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -100,8 +116,7 @@ def scatter(
         MoewireError: as for ``Buffer.scatter``.
     """
     call = _call(buffer, routing, expanded, expert_alignment, timeout_us)
-    allowed = _ROWS[:1] if call.expanded else _ROWS
-    _check_rows("x", x, routing.num_tokens, call, allowed)
+    call.check_rows("x", x, routing.num_tokens)
     if topk_weights is not None:
         _, dtype = selections.dtypes(selections.flags(None, topk_weights))
         shape = (routing.num_tokens, routing.num_topk)
@@ -144,9 +159,7 @@ def gather(
         MoewireError: as for ``scatter``.
     """
     call = _call(buffer, routing, expanded, expert_alignment, timeout_us)
-    allowed = _ROWS[:1] if call.expanded else _ROWS
-    num_rows = routing.num_expanded_rows(expert_alignment) if expanded else routing.num_rows
-    _check_rows("y", y, num_rows, call, allowed)
+    call.check_rows("y", y, call.num_rows)
     if dtype not in (torch.bfloat16, y.dtype):
         or_float32 = ", torch.float32" if y.dtype is torch.float32 else " for such y"
         raise check.refuse("dtype", dtype, f"torch.bfloat16{or_float32}")
@@ -166,17 +179,6 @@ def _call(
         check.limited("expert_alignment", alignment),
         check.timeout(timeout_us),
     )
-
-
-def _check_rows(
-    name: str, rows: torch.Tensor, count: int, call: RoutedCall, allowed: tuple[torch.dtype, ...]
-) -> None:
-    """Checks for rows that a gather takes: forward or backward, one brings them back."""
-    given = getattr(rows, "dtype", None)
-    dtype = given if given in allowed else allowed[0]
-    assert dtype is not None
-    check.tensor(name, rows, dtype, (count, None), place_of(call.buffer), allowed)
-    check.hidden(rows.shape[1], False)
 
 
 class _Scatter(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed

@@ -137,7 +137,7 @@ def scatter(
 
     Args:
         handle: of ``make_routing``.
-        x: bf16 or float32 [T, H], expanded bf16.
+        x: bf16 or float32 [T, H], expanded bf16; H a multiple of 8.
         topk_weights: float32, bf16 or float16 [T, K]. All ranks give weights or none does.
         num_rows: of the results, at least as many as come: if no rank has more than M tokens, R*M
             suffice, expanded R*M*K + L * (expert_alignment - 1). None: as many as come.

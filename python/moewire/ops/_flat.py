@@ -12,6 +12,7 @@ import torch
 
 from .._base import check
 from .._ep.flat_results import FlatHandle, FlatReceived
+from ..autograd._backward import check_inputs, place_of, refuse_capture
 from ..autograd._flat import FlatCall
 from ..autograd._rows import ReceivedRows
 from . import _tables
@@ -25,6 +26,7 @@ class _Open:
         self.call = call
         self.handle: FlatHandle = received.handle
         self.there = ReceivedRows.of_flat(received, call.num_max_tokens)
+        self.num_rows = call.buffer.group_size * call.num_max_tokens  # those that could come
         self.combined = False
 
     def __del__(self) -> None:
@@ -33,8 +35,7 @@ class _Open:
 
     def padded(self, rows: torch.Tensor, value: int = 0) -> torch.Tensor:
         """Rows [N, ...] with others behind them, up to R*M."""
-        most = self.call.buffer.group_size * self.call.num_max_tokens
-        whole = rows.new_full((most, *rows.shape[1:]), value)
+        whole = rows.new_full((self.num_rows, *rows.shape[1:]), value)
         whole[: len(rows)] = rows
         return whole
 
@@ -59,9 +60,14 @@ def _dispatch(
     num_experts: int,
     timeout_us: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    call = FlatCall(_tables.buffer_of(buffer), None, num_max_tokens, num_experts, timeout_us)
-    ids = topk_idx.clone()  # the handle keeps them, and compiled code may use their memory again
-    received = call.dispatch(x.contiguous(), ids.contiguous(), topk_weights.contiguous())
+    one = _tables.buffer_of(buffer)
+    # The handle keeps the ids, and compiled code may use their memory again.
+    ids = topk_idx.clone(memory_format=torch.contiguous_format)
+    given = x.contiguous(), ids, topk_weights.contiguous()
+    check_inputs(one, *given)
+    _tables.refuse_full()
+    call = FlatCall(one, None, num_max_tokens, num_experts, timeout_us)
+    received = call.dispatch(*given)
     made = _Open(call, received)
     parts = received.recv_x, received.recv_topk_idx, received.recv_topk_weights
     rows, local, weights = (made.there.take(part) for part in parts)
@@ -94,9 +100,10 @@ def _combine(handle: torch.Tensor, y: torch.Tensor, num_tokens: int) -> torch.Te
         raise check.refuse("handle", "one that was combined", "each once")
     if num_tokens != made.handle._num_tokens:
         raise check.refuse("num_tokens", num_tokens, f"the dispatch's {made.handle._num_tokens}")
-    most = made.call.buffer.group_size * made.call.num_max_tokens
-    if len(y) != most:
-        raise check.refuse("y", f"{len(y)} rows", f"the dispatch's {most}")
+    buffer, y = made.call.buffer, y.contiguous()
+    shape = made.num_rows, made.handle._plan.hidden
+    check.tensor("y", y, torch.bfloat16, shape, place_of(buffer))
+    refuse_capture(buffer)
     out = made.call.combine(made.came(y), made.there.positions, made.handle)
     made.combined = True
     return out

@@ -22,12 +22,9 @@ class _Made:
     def __init__(self, buffer: Buffer, routing: Routing) -> None:
         self.buffer, self.routing = buffer, routing
 
-    def call(self, expanded: bool, alignment: int, timeout_us: int) -> tuple[RoutedCall, int]:
-        """A call over it, and how many rows come."""
-        made = RoutedCall(self.buffer, self.routing, expanded, alignment, timeout_us)
-        if expanded:
-            return made, self.routing.num_expanded_rows(alignment)
-        return made, self.routing.num_rows
+    def call(self, expanded: bool, alignment: int, timeout_us: int) -> RoutedCall:
+        """A call over it."""
+        return RoutedCall(self.buffer, self.routing, expanded, alignment, timeout_us)
 
 
 def _made_of(handle: torch.Tensor) -> _Made:
@@ -41,6 +38,7 @@ def _make_routing(
     buffer: int, topk_idx: torch.Tensor, num_experts: int, timeout_us: int
 ) -> torch.Tensor:
     one = _tables.buffer_of(buffer)
+    _tables.refuse_full()
     ids = topk_idx.contiguous()
     return _tables.keep(_Made(one, one.make_routing(ids, num_experts, timeout_us=timeout_us)))
 
@@ -60,9 +58,11 @@ def _scatter(
     expert_alignment: int,
     timeout_us: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    call, came = _made_of(handle).call(expanded, expert_alignment, timeout_us)
+    call, x = _made_of(handle).call(expanded, expert_alignment, timeout_us), x.contiguous()
+    call.check_rows("x", x, call.routing.num_tokens)
     given = None if topk_weights is None else topk_weights.contiguous()
-    rows, weights = call.scatter(x.contiguous(), given)
+    rows, weights = call.scatter(x, given)
+    came = len(rows)
     if weights is None:
         weights = rows.new_empty(0, dtype=torch.float32)
     if num_rows is None or num_rows == came:
@@ -106,14 +106,16 @@ def _gather(
     expert_alignment: int,
     timeout_us: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    made = _made_of(handle)
-    call, came = made.call(expanded, expert_alignment, timeout_us)
-    if num_tokens != made.routing.num_tokens:
-        raise check.refuse("num_tokens", num_tokens, f"the routing's {made.routing.num_tokens}")
+    call = _made_of(handle).call(expanded, expert_alignment, timeout_us)
+    came, tokens = call.num_rows, call.routing.num_tokens
+    if num_tokens != tokens:
+        raise check.refuse("num_tokens", num_tokens, f"the routing's {tokens}")
     if len(y) < came:
         raise check.refuse("y", f"{len(y)} rows", f"at least the {came} that came")
+    y = y[:came].contiguous()
+    call.check_rows("y", y, came)
     weights = None if topk_weights is None else topk_weights[:came].contiguous()
-    out, home = call.gather(y[:came].contiguous(), weights, y.dtype)
+    out, home = call.gather(y, weights, y.dtype)
     return out, out.new_empty(0, dtype=torch.float32) if home is None else home
 
 

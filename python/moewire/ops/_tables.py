@@ -68,10 +68,14 @@ _handles: WeakValueDictionary[int, _Memory] = WeakValueDictionary()
 _handle_numbers = itertools.count(1)
 
 
-def keep(held: object) -> torch.Tensor:
-    """A handle's tensor."""
+def refuse_full() -> None:
+    """Raises if no handle more may be kept, before anything is sent for it."""
     if len(_handles) >= MAX_HANDLES:
         raise BusyError(f"{MAX_HANDLES} handles are alive; drop some, or the graphs that hold them")
+
+
+def keep(held: object) -> torch.Tensor:
+    """A handle's tensor."""
     number = next(_handle_numbers)
     memory = _Memory(number.to_bytes(8, "little"))
     memory.held = held
