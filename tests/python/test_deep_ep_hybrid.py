@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+import torch
 
 from harness import jobs_hybrid
 from harness.team import Team
+from moewire.deep_ep.hybrid_ep_buffer import indices_to_map
+from moewire.errors import InvalidArgument
 
 SIZES = pytest.mark.parametrize("size", [1, 3, pytest.param(4, marks=pytest.mark.all)])
 
@@ -30,15 +36,19 @@ REFUSED = (
     "InvalidArgument: routing_map: shape",
     "InvalidArgument: routing_map: dtype",
     "InvalidArgument: probs: shape",
-    "InvalidArgument: num_experts: ",
+    "InvalidArgument: num_of_experts: ",
     "InvalidArgument: pad_multiple: -1 given",
     "InvalidArgument: routing_map, topk_idx, topk_weights: one of them given",
     "InvalidArgument: pad_multiple: 2 given; allowed: None, or the handle's 1",
     "InvalidArgument: hidden: 99 tokens given",
     "InvalidArgument: handle: tuple given",
-    "InvalidArgument: x[0]: dtype",
+    "InvalidArgument: hidden: dtype torch.bfloat16 given; allowed: 1 byte per element",
+    "InvalidArgument: scaling_factor: dtype torch.float16 given",
     "InvalidArgument: num_permuted_tokens: -1 given",
-    "InvalidArgument: hidden: [",
+    "InvalidArgument: hidden: shape",
+    "InvalidArgument: hidden: dtype torch.float32 given; allowed: dtype torch.bfloat16",
+    "InvalidArgument: hidden: 0 rows given; allowed: at least",
+    "InvalidArgument: probs: shape",
     "InvalidArgument: pad_multiple: 3 given",
     "AttributeError: moewire.deep_ep.HybridEPBuffer has no dispatch",
     "AttributeError: moewire.deep_ep.HybridEPBuffer has no combine",
@@ -52,3 +62,21 @@ def test_what_is_refused_is_named(team: Team) -> None:
     for said in team.run(2, jobs_hybrid.refusals):
         for text, start in zip(said, REFUSED, strict=True):
             assert text.startswith(start) or not text, (text, start)
+
+
+@pytest.mark.parametrize(
+    ("ids", "weights", "tokens", "words"),
+    [
+        ([[0, 1]], None, 2, "topk_idx: shape [1, 2] given; allowed: shape [2, any]"),
+        ([0, 1], None, 2, "topk_idx: shape [2] given"),
+        ([[0, 1]], [[1.0]], 1, "topk_weights: shape [1, 1] given; allowed: shape [1, 2]"),
+        ([[4, -1]], None, 1, "topk_idx: expert 4 given; allowed: -1 to 3"),
+        ([[0, -2]], [[1.0, 1.0]], 1, "topk_idx: expert -2 given; allowed: -1 to 3"),
+    ],
+)
+def test_tables_of_wrong_lists(ids: Any, weights: Any, tokens: int, words: str) -> None:
+    given = None if weights is None else torch.tensor(weights)
+    with pytest.raises(InvalidArgument, match=re.escape(words)):
+        indices_to_map(torch.tensor(ids), given, tokens, 4)
+    chosen, none = indices_to_map(torch.empty((0, 2), dtype=torch.int32), None, 0, 4)
+    assert chosen.shape == (0, 4) and none is None

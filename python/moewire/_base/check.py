@@ -165,11 +165,11 @@ def _text(shape: tuple[int | None, ...]) -> str:
     return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
 
 
-def experts(value: object, num_ranks: int) -> int:
+def experts(value: object, num_ranks: int, name: str = "num_experts") -> int:
     """The number of experts, a positive multiple of the number of ranks."""
-    number = limited("num_experts", value)  # before small tensors are made for them
+    number = limited(name, value, "num_experts")  # before small tensors are made for them
     if number % num_ranks:
-        raise refuse("num_experts", number, f"a multiple of the {num_ranks} ranks")
+        raise refuse(name, number, f"a multiple of the {num_ranks} ranks")
     return number
 
 

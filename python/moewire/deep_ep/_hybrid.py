@@ -16,11 +16,12 @@ from . import _hybrid_map as maps
 from ._elastic import ElasticBuffer
 from ._routed import check_selections
 from ._shared_core import SharedCore
-from ._tokens import Tokens, padded, tokens_of
+from ._tokens import Tokens, padded, scaled, unscaled
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from .._base.place import Place
     from .._ep.routed import Scattered
 
 _MOST_TOPK = abi.LIMITS["num_topk"][1]
@@ -166,7 +167,7 @@ class HybridEPBuffer:
             MoewireError: as for ``moewire.Buffer.scatter``.
         """
         rows, probs, routing_map = map(_contiguous, (hidden, probs, routing_map))
-        tokens = tokens_of(rows if scaling_factor is None else (rows, scaling_factor), self._place)
+        tokens = _tokens(rows, scaling_factor, self._place)
         num = _optional("num_permuted_tokens", num_permuted_tokens)
         if handle is None:
             experts = self._num_experts(num_of_experts, num_of_experts_per_rank)
@@ -218,8 +219,10 @@ class HybridEPBuffer:
         """
         made = _padded_by(checked(handle), pad_multiple)
         num = made.routing.num_expanded_rows(made.alignment)
-        x = _first(hidden, "hidden", num, 2)
-        weights = None if probs is None else _first(probs, "probs", num, 1)
+        x = _first("hidden", hidden, num, (torch.bfloat16, 2), self._place)
+        weights = None
+        if probs is not None:
+            weights = _first("probs", probs, num, (torch.float32, 1), self._place)
         out, home = self._core.buffer.gather(
             made.routing,
             x,
@@ -237,7 +240,7 @@ class HybridEPBuffer:
         if experts is None:
             local = local or self.configurer.buffer_config.num_of_experts_per_rank
             experts = local * self.group_size
-        return check.experts(experts, self.group_size)
+        return check.experts(experts, self.group_size, "num_of_experts")
 
     def _ids(
         self,
@@ -328,6 +331,13 @@ def checked(handle: object) -> HybridHandle:
     return HybridHandle(*handle)  # type: ignore[misc]
 
 
+def _tokens(rows: torch.Tensor, scales: torch.Tensor | None, place: Place) -> Tokens:
+    """Checks what is sent of each token."""
+    if scales is None:
+        return unscaled("hidden", rows, place)
+    return scaled(("hidden", "scaling_factor"), rows, scales, place)
+
+
 def _padded_by(made: HybridHandle, pad_multiple: int | None) -> HybridHandle:
     if pad_multiple and pad_multiple != made.alignment:
         raise check.refuse("pad_multiple", pad_multiple, f"None, or the handle's {made.alignment}")
@@ -369,9 +379,13 @@ def _check_probs(
         check.tensor("probs", probs, torch.float32, (num_tokens, experts), buffer._place)
 
 
-def _first(rows: torch.Tensor, name: str, num: int, dims: int) -> torch.Tensor:
-    """The rows that came, of at least as many."""
-    if not isinstance(rows, torch.Tensor) or rows.dim() != dims or len(rows) < num:
-        given = list(rows.shape) if isinstance(rows, torch.Tensor) else type(rows).__name__
-        raise check.refuse(name, str(given), f"a tensor of {dims} dimensions, {num} rows or more")
-    return rows[:num].contiguous()
+def _first(
+    name: str, given: torch.Tensor, num: int, kind: tuple[torch.dtype, int], place: Place
+) -> torch.Tensor:
+    """The rows that came, of at least as many; ``kind``: their dtype and dimensions."""
+    dtype, dims = kind
+    rows: torch.Tensor = _contiguous(given)
+    check.tensor(name, rows, dtype, (None,) * dims, place)
+    if len(rows) < num:
+        raise check.refuse(name, f"{len(rows)} rows", f"at least {num}")
+    return rows[:num]

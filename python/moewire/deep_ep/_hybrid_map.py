@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .._base import check
+
 
 def indices_to_map(
     topk_idx: torch.Tensor,
@@ -20,11 +22,32 @@ def indices_to_map(
 
     Returns:
         ``(routing_map, probs)``: bool [T, E]; float32 [T, E], or None without weights.
+
+    Raises:
+        InvalidArgument: an argument does not fit the others; the text names it.
     """
-    shape = num_of_tokens, num_of_experts
-    chosen = dense_of(torch.ones_like(topk_idx, dtype=torch.float32), topk_idx, shape[1]) > 0
-    assert chosen.shape == shape
-    return chosen, None if topk_weights is None else dense_of(topk_weights, topk_idx, shape[1])
+    _check_indices(topk_idx, topk_weights, num_of_tokens, num_of_experts)
+    ones = torch.ones_like(topk_idx, dtype=torch.float32)
+    chosen = dense_of(ones, topk_idx, num_of_experts) > 0
+    if topk_weights is None:
+        return chosen, None
+    return chosen, dense_of(topk_weights, topk_idx, num_of_experts)
+
+
+def _check_indices(
+    topk_idx: torch.Tensor, topk_weights: torch.Tensor | None, num_tokens: int, num_experts: int
+) -> None:
+    """On any device."""
+    shape = list(topk_idx.shape)
+    if len(shape) != 2 or shape[0] != num_tokens:
+        raise check.refuse("topk_idx", f"shape {shape}", f"shape [{num_tokens}, any]")
+    if topk_weights is not None and list(topk_weights.shape) != shape:
+        raise check.refuse("topk_weights", f"shape {list(topk_weights.shape)}", f"shape {shape}")
+    if topk_idx.numel():
+        least, most = (int(one) for one in topk_idx.aminmax())
+        if least < -1 or most >= num_experts:
+            given = f"expert {most if most >= num_experts else least}"
+            raise check.refuse("topk_idx", given, f"-1 to {num_experts - 1}")
 
 
 def dense_of(values: torch.Tensor, ids: torch.Tensor, num_experts: int) -> torch.Tensor:

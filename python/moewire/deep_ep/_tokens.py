@@ -29,13 +29,23 @@ class Tokens(NamedTuple):
 def tokens_of(x: Rows, place: Place) -> Tokens:
     """Checks the argument ``x`` of a dispatch."""
     if not isinstance(x, (tuple, list)):
-        return Tokens(_rows("x", x, place), None)
+        return unscaled("x", x, place)
     if len(x) != 2:
         raise check.refuse("x", f"{len(x)} tensors", "a tensor, or (x, scales)")
-    rows = _rows("x[0]", x[0], place)
+    return scaled(("x[0]", "x[1]"), x[0], x[1], place)
+
+
+def unscaled(name: str, x: torch.Tensor, place: Place) -> Tokens:
+    """Checks rows of any dtype."""
+    return Tokens(_rows(name, x, place), None)
+
+
+def scaled(names: tuple[str, str], x: torch.Tensor, scales: torch.Tensor, place: Place) -> Tokens:
+    """Checks rows of one byte per element, and their scales."""
+    rows = _rows(names[0], x, place)
     if rows.element_size() != 1:
-        raise check.refuse("x[0]", f"dtype {rows.dtype}", "1 byte per element, with scales")
-    return Tokens(rows, _scales("x[1]", x[1], len(rows), place))
+        raise check.refuse(names[0], f"dtype {rows.dtype}", "1 byte per element, with scales")
+    return Tokens(rows, _scales(names[1], scales, len(rows), place))
 
 
 def _rows(name: str, x: torch.Tensor, place: Place) -> torch.Tensor:
