@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -182,10 +183,9 @@ def run(rank: int, folder: str, backend: str, names: list[str]) -> None:
         made = layers(buffer)
         for name in names:
             check(name, made[name.removesuffix("/pieces")], rank, backend, name in made)
-        store.add("end", 1)
-        store.wait(["end"])
-        while store.add("end", 0) < RANKS:
-            pass
+        store.set(f"end/{rank}", "")
+        end = [f"end/{one}" for one in range(RANKS)]
+        store.wait(end, timedelta(microseconds=TIMEOUT_US))
     print("torch", torch.__version__)
     print(f"compiled_ops: rank {rank} ok", flush=True)
 
