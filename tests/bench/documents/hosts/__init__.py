@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import secrets
-import signal
-import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from moewire.errors import MoewireError
 
+from ..result import end_at_sigterm, show, write
 from . import network
 from . import options as _options
 from .place import Settings
@@ -43,17 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = f"it needs {', '.join(missing)}: pip install them" if missing else network.lacking()
     if reason:
         raise MoewireError(reason)
-    # SIGTERM must remove namespaces and folders, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_at_sigterm()  # namespaces are removed, too
     result = _measure(options, settings)
-    if options.json == "-":
-        print(json.dumps(result, indent=2))
-    elif options.json:
-        with open(options.json, "w") as file:
-            json.dump(result, file, indent=2)
-    if options.markdown:
-        with open(options.markdown, "w") as file:
-            file.write(_markdown(result))
+    write(options, result, _markdown(result))
     return 0
 
 
@@ -71,6 +62,7 @@ def _measure(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from . import start
     from . import tables as own
 
+    say = partial(show, options)
     quiet = idle.wait(options.idle_wait)
     result: dict[str, Any] = {
         "schema": report.SCHEMA,
@@ -80,10 +72,6 @@ def _measure(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "writes": {},
         "exchanges": [],
     }
-
-    def say(text: str) -> None:
-        if options.json != "-":
-            print(text, flush=True)
 
     say(tables.head(result))
     say(tables.idle(quiet))

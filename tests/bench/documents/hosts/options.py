@@ -9,6 +9,7 @@ from moewire.bench.arguments import names, seconds, sizes, some_numbers
 from moewire.bench.cases import Case
 from moewire.errors import InvalidArgument
 
+from ..result import add_options
 from . import cells
 from .place import Settings
 
@@ -63,9 +64,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         help="both hosts run on all of them, in place of half of them each",
     )
     add("--timeout", type=seconds, default=600.0, help="seconds for each part (600)")
-    add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
-    add("--markdown", metavar="FILE", help="write the tables of the documentation")
-    add("--json", metavar="FILE", help="write everything as JSON; - for standard output")
+    add_options(result)
     return result  # fmt: skip
 
 

@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import secrets
-import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,6 +25,7 @@ from moewire.bench import idle, launch, report
 from moewire.bench.arguments import names, numbers, seconds
 from moewire.errors import InvalidArgument
 
+from ..result import add_options, end_at_sigterm, show, write
 from . import markdown, rank
 from .shape import DTYPES, Shape
 
@@ -36,18 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
     options = _parser().parse_args(argv)
     shapes = list(_shapes(options))
-    # SIGTERM must end the ranks, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_at_sigterm()  # ranks end, too
     result = _measure(options, shapes)
-    text = markdown.tables(result)
-    print(text, end="")
-    for path, written in (
-        (options.json, json.dumps(result, indent=2) + "\n"),
-        (options.markdown, text),
-    ):
-        if path:
-            with open(path, "w") as file:
-                file.write(written)
+    tables = markdown.tables(result)
+    show(options, tables.rstrip("\n"))
+    write(options, result, tables)
     return 0
 
 
@@ -67,9 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeat", type=int, default=20, help="turns of each shape (20)")
     add("--held", type=int, default=1000, help="routings that are held at a time, 0: none (1000)")
     add("--timeout", type=seconds, default=600.0, help="seconds for each shape (600)")
-    add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
-    add("--markdown", metavar="FILE", help="write the tables")
-    add("--json", metavar="FILE", help="write all numbers there")
+    add_options(result)
     return result
 
 
@@ -98,7 +87,7 @@ def _measure(options: argparse.Namespace, shapes: Sequence[Shape]) -> dict[str, 
         if lacking:
             absent[shape.name] = lacking
             continue
-        print(shape.name, flush=True)
+        show(options, shape.name)
         rows.append(_one(shape, options))
     return {
         "schema": report.SCHEMA,

@@ -12,9 +12,6 @@ with the reason.
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,6 +21,7 @@ from moewire.bench.arguments import names, seconds
 from moewire.bench.peers import Unavailable
 from moewire.errors import InvalidArgument
 
+from ..result import add_options, end_at_sigterm, show, write
 from . import markdown, turns
 from .mooncake import Mooncake
 from .ours import Ours, Server
@@ -41,17 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise InvalidArgument(f"--peers {','.join(unknown)}: allowed: {','.join(PEERS)}, none")
-    # SIGTERM must end the servers, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_at_sigterm()  # servers end, too
     result = _measure(options, peers)
-    print(markdown.tables(result), end="")
-    for path, text in (
-        (options.json, json.dumps(result, indent=2) + "\n"),
-        (options.markdown, markdown.tables(result)),
-    ):
-        if path:
-            with open(path, "w") as file:
-                file.write(text)
+    tables = markdown.tables(result)
+    show(options, tables.rstrip("\n"))
+    write(options, result, tables)
     return 0
 
 
@@ -64,9 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--peers", type=names, default=list(PEERS), help="redis, mooncake, both (default) or none")
     add("--seconds", type=seconds, default=2.0, help="for each number (2)")
-    add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
-    add("--markdown", metavar="FILE", help="write the tables")
-    add("--json", metavar="FILE", help="write all numbers there")
+    add_options(result)
     return result
 
 
@@ -75,7 +65,7 @@ def _measure(options: argparse.Namespace, peers: Sequence[str]) -> dict[str, Any
     rows = []
     with _sides(peers) as (sides, absent):
         for work in WORKS:
-            print(f"{work.op} {work.name}", flush=True)
+            show(options, f"{work.op} {work.name}")
             taking = [side for side in sides if side.takes(work)]
             rows.append(turns.summary(work, turns.measure(work, taking, options.seconds)))
     return {
