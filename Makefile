@@ -11,7 +11,7 @@ help:
 	@echo 'make demo-store  vLLM and a block store, stopped and started again (3 GB, once)'
 	@echo 'make check   lint, the short tests, two processes: in three minutes'
 	@echo 'make test    what protects a user, each step timed: in ten minutes'
-	@echo 'make test-all   all that must hold: in 35 minutes; test-rest: what test leaves of it'
+	@echo 'make test-all   all that must hold: in 30 minutes (35: all is compiled); test-rest: what test leaves of it'
 	@echo 'make test-long  outside CI: soaks, thousands of faults, every mutant: hours'
 	@echo 'make lint    only the fast checks: gofmt, vet, staticcheck, ruff, mypy'
 	@echo 'make bench   time per dispatch and combine, against a copy and against gloo'
