@@ -336,7 +336,9 @@ typedef struct {
 	uint32_t epoch;     /* the group's epoch, 16 bits; every update raises it */
 	uint64_t ranks;     /* one bit per member. If this rank's bit is 0, this rank is out of the
 	                       group */
-	uint64_t num_lost;  /* how many ranks this rank has taken out since mw_buffer_create */
+	/* How many ranks this rank has taken out since mw_buffer_create, between hosts also those that
+	 * it has asked for and that all have agreed on. */
+	uint64_t num_lost;
 } mw_members_t;
 
 /* Writes which ranks are in the group now, as every rank of this host sees it. */

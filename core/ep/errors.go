@@ -74,11 +74,17 @@ func (f *fenced) Unwrap() error { return ErrFenced }
 func FencedFor(why string) error { return &fenced{why} }
 
 // WhyFenced is ErrFenced, with what the domain knows of how this rank came to be
-// out: between hosts it may have taken itself out, for want of a quorum.
+// out: between hosts it may have taken itself out, for want of a quorum, or another rank has said
+// why it had to go.
 func WhyFenced(dom domain.Domain) error {
 	if d, ok := dom.(interface{ WhyOut() string }); ok {
 		if why := d.WhyOut(); why != "" {
 			return &fenced{why}
+		}
+	}
+	if d, ok := dom.(explaining); ok {
+		if why := d.Explained(dom.Rank()); why != "" {
+			return fmt.Errorf("%w (%s)", ErrFenced, why)
 		}
 	}
 	return ErrFenced

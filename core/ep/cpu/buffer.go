@@ -66,10 +66,10 @@ type Buffer struct {
 	hurt      *violation  // a violation in our own memory, until the step ends
 	damaged   bool        // our memory was overwritten, or may have been: it is made good before the next epoch
 	violators rankset.Set // ranks with a violation in their memory in this epoch
-	reasons   []violation // of this epoch: why others were asked to agree that a rank is out, one of each
+	losses    ep.Losses   // of this epoch: why ranks go out, until they are
 	hasOwn    ownMemory   // nil: the domain keeps no words of its own
 
-	lost    atomic.Uint64 // ranks that this one has fenced
+	lost    atomic.Uint64 // ranks that this one has fenced, alone or by agreement
 	broken  uatomic.Error // why the buffer takes no more calls
 	users   sync.WaitGroup
 	closing sync.Once

@@ -51,19 +51,11 @@ func (w *wait) extend(now time.Time) {
 // fence takes a rank out of the group because its process has ended, unless another
 // rank has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, target int) {
+	why := ep.WhyDead(w.peers[target].Proc)
+	w.keepWhy(now, rankset.Of(target), why)
 	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
-		w.fenced(now, rankset.Of(target), w.whyGone(target))
+		w.fenced(now, rankset.Of(target), why)
 	}
-}
-
-// whyGone returns the reason for a fence. Of a remote rank it says no more than is
-// known: the rank may be frozen, or cut off.
-func (w *wait) whyGone(target int) string {
-	remote := w.b.dom.Remote()
-	if remote != nil && remote.Ranks().Has(target) && w.peers[target].Proc.Lost() == nil {
-		return "no word comes from it any more"
-	}
-	return ep.WhyEnded
 }
 
 // fenced records the ranks that this rank has taken out, and wakes all ranks.
@@ -75,6 +67,21 @@ func (w *wait) fenced(now time.Time, blamed rankset.Set, why string) {
 	w.b.recordLost(blamed.Without(w.b.self), now.Sub(w.since), w.t, why)
 }
 
+// keepWhy notes why ranks have to go out, before this rank asks for that: others may have to agree,
+// and then it happens at no call of this rank.
+func (w *wait) keepWhy(now time.Time, ranks rankset.Set, why string) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if w.b.epoch != w.epoch {
+		return // an update has taken place: the rank may be back
+	}
+	for r := range ranks.Without(w.b.self).All() {
+		w.b.keepLoss(r, ep.Loss{
+			Why: why, Waiting: w.t.kind.String(), Op: w.t.n, Waited: now.Sub(w.since), Until: ep.LateUntil(why, now),
+		})
+	}
+}
+
 // blameStraggler finds the ranks to fence for a deadline that has passed. It fences
 // them if the group is still the one in which the suspicion began: else the late rank
 // may have waited for a rank that another one has fenced just now. It takes a
@@ -84,6 +91,7 @@ func (w *wait) blameStraggler(now time.Time, waiting rankset.Set) (decided bool)
 	if v.Causes.Empty() {
 		return decided
 	}
+	w.keepWhy(now, v.Causes, ep.WhyTimedOut)
 	if membership.Expel(w.b.word, membership.Members(w.members), w.epoch, w.b.self, v.Causes) {
 		w.fenced(now, v.Causes, ep.WhyTimedOut)
 	}

@@ -104,13 +104,45 @@ func (b *Buffer) recordLeavers(t task) {
 	if gone.Empty() || !b.life.IsMember() {
 		return
 	}
-	b.recordViolators(gone)
+	b.recordFound(gone, func(l *ep.Loss) bool { return l.Until.IsZero() })
 	b.recordLeft(gone.And(b.known))
+	b.recordFound(gone, func(*ep.Loss) bool { return true })
 	waited := time.Duration(0)
 	if d := b.rec.delay(t); d != nil {
 		waited = time.Duration(b.rec.Clock.Now() - d.since)
 	}
-	b.recordLost(gone, waited, t, ep.WhyGone)
+	for r := range gone.And(b.known).All() {
+		b.recordLost(rankset.Of(r), waited, t, ep.WhyLost(b.dom, r, b.peers[r].Proc))
+	}
+}
+
+// keepLoss notes why a rank has to go out, and tells the ranks of other hosts before they are
+// asked to agree. Buffer.mu is held.
+func (b *Buffer) keepLoss(rank int, loss ep.Loss) {
+	loss.Asked = b.dom.Remote() != nil && b.isMemberRank(rank)
+	b.losses.Keep(rank, loss)
+	if loss.Asked {
+		ep.Explain(b.dom, rank, &loss)
+	}
+}
+
+// recordFound records those of the ranks of which this rank has found such a reason itself.
+// Buffer.mu is held.
+func (b *Buffer) recordFound(gone rankset.Set, such func(*ep.Loss) bool) {
+	now := b.now()
+	for r := range gone.And(b.known).All() {
+		l, found := b.losses.Find(r, b.peers[r].Proc, now)
+		if !found || !such(&l) {
+			continue
+		}
+		if b.known = b.known.Without(r); l.Asked {
+			b.lost.Add(1)
+		}
+		b.rec.Note(telemetry.Event{
+			Kind: telemetry.Lost, Rank: r, PID: b.rec.PID(r), Epoch: b.epoch,
+			Waiting: l.Waiting, Op: l.Op, WaitedNs: int64(l.Waited), Why: l.Why,
+		})
+	}
 }
 
 // recordLeft records those of the ranks that have left by themselves: they live, and

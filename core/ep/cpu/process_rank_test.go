@@ -314,6 +314,9 @@ func (s *rankSpec) roundsWithDeath(w *world) error {
 	if members := w.bufs[s.Rank].Members(); !gone || members != rankset.FromWord(1<<len(s.Hosts)-1-1<<s.Killed) {
 		return fmt.Errorf("members are %v, rank %d must be missing from them, and from every mask (%v)", members, s.Killed, gone)
 	}
+	if lost := whyLost(w.bufs[s.Rank]); len(lost) != 1 || !strings.Contains(lost[0].Why, ep.WhyEnded) {
+		return fmt.Errorf("rank %d was killed, the reasons are %v", s.Killed, lost)
+	}
 	return nil
 }
 

@@ -369,8 +369,10 @@ func TestWrongMessageUntilOthersAgree(t *testing.T) {
 func TestMutationsOfMessages(t *testing.T) {
 	testenv.RunMutations(t, testenv.MutationsOf([][4]string{
 		{"a sender of wrong messages stays", "remote.go", "\tb.remote.wild = append(b.remote.wild, v)\n\tb.violates(v)\n", "\t_ = v\n"},
-		{"the reason of a loss that was agreed on is forgotten", "observe.go", "\tb.recordViolators(gone)\n", ""},
+		{"the reason of a loss that was agreed on is forgotten", "observe.go", "\tb.recordFound(gone, func(*ep.Loss) bool { return true })\n", ""},
+		{"other hosts are not told a reason", "observe.go", "\t\tep.Explain(b.dom, rank, &loss)\n", ""},
+		{"a loss that was agreed on does not count", "observe.go", "\t\t\tb.lost.Add(1)\n", ""},
 		{"others are asked once", "remote.go", "\tb.fenceWildSenders()\n", ""},
 		{"a message of an older epoch costs its sender", "remote.go", " || (ok && h.epoch != uint16(b.epoch)) {", " || (ok && h.rank != r) {"},
-	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree|TestReasonOfAgreedLoss)$"}}))
+	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree|TestReasonOfAgreed(Loss|Timeout))$"}}))
 }

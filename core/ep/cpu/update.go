@@ -66,7 +66,7 @@ func (b *Buffer) Install(epoch membership.Epoch, base uint64, commit func() erro
 		return err
 	}
 	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, rankset.Set{}, false
-	b.reasons = b.reasons[:0]
+	b.losses.Reset()
 	b.known = b.members()
 	b.rec.Area.SetEpoch(epoch)
 	if err := b.reopenAll(); err != nil {

@@ -3,7 +3,6 @@ package cpu
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -41,32 +40,14 @@ func (b *Buffer) violates(v violation) {
 		return
 	}
 	b.countViolation(v.owner)
+	b.keepLoss(v.owner, ep.Loss{Why: v.Error(), Op: b.next})
 	if !membership.Fence(b.word, b.epoch, b.self, v.owner) {
-		b.keepReason(v)
 		return // it is out, or others have to agree: the next step finds the word again
 	}
 	b.lost.Add(1)
 	b.known = b.known.Without(v.owner)
 	b.recordViolation(&v)
 	b.wakeAll()
-}
-
-// keepReason notes why a rank goes out, until others have agreed: it goes at no call of this rank.
-func (b *Buffer) keepReason(v violation) {
-	if !slices.ContainsFunc(b.reasons, func(r violation) bool { return r.owner == v.owner }) {
-		b.reasons = append(b.reasons, v)
-	}
-}
-
-// recordViolators records those of the ranks that have gone out for a violation of which this
-// rank knows.
-func (b *Buffer) recordViolators(gone rankset.Set) {
-	for i := range b.reasons {
-		if v := &b.reasons[i]; gone.And(b.known).Has(v.owner) {
-			b.known = b.known.Without(v.owner)
-			b.recordViolation(v)
-		}
-	}
 }
 
 // countViolation counts each rank once in an epoch, however often its word is read.

@@ -61,8 +61,9 @@ type Buffer struct {
 	life     membership.Life
 	detector *suspicion.Detector
 	timeout  time.Duration // of the latest call that has one
-	lost     uint64        // ranks that this one has fenced
+	lost     uint64        // ranks that this one has fenced, alone or by agreement
 	wild     violations
+	losses   ep.Losses // of this epoch: why ranks go out, until they are
 	watch    watch
 	rec      recorder
 }

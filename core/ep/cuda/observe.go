@@ -114,12 +114,39 @@ func (b *Buffer) recordLeavers(now time.Time, members rankset.Set) {
 		b.rec.Note(ev)
 	}
 	b.rec.known = b.rec.known.Minus(left)
-	for r := range gone.Minus(left).And(b.wild.ranks).All() { // others have agreed to what this rank has found
-		if word, found := b.engine.Wild(r); found {
-			b.recordLost(rankset.Of(r), now, word.Why())
+	for r := range gone.Minus(left).All() {
+		l, found := b.losses.Find(r, b.detector.Process(r), now)
+		if !found {
+			l = ep.Loss{Why: ep.WhyLost(b.dom, r, b.detector.Process(r))}
+		}
+		if l.Asked {
+			b.lost++
+		}
+		b.recordLost(rankset.Of(r), now, l.Why)
+	}
+}
+
+// fencedFor notes that this rank has taken ranks out. The caller holds b.stateMu.
+func (b *Buffer) fencedFor(ranks rankset.Set, now time.Time, why string) {
+	b.lost += uint64(ranks.Len())
+	b.recordLost(ranks, now, why)
+	b.wakeAll()
+}
+
+// keepWhy notes why ranks have to go out, and tells the ranks of other hosts before they are asked
+// to agree. The caller holds b.stateMu.
+func (b *Buffer) keepWhy(ranks rankset.Set, now time.Time, why string) {
+	members := membership.Members(b.word.Load())
+	for r := range ranks.And(b.rec.known).All() {
+		ev := b.about(telemetry.Lost, r, b.watch.waited(r, now), why)
+		loss := ep.Loss{
+			Why: why, Waiting: ev.Waiting, Op: ev.Op, Waited: time.Duration(ev.WaitedNs),
+			Asked: b.dom.Remote() != nil && members.In(b.epoch, r), Until: ep.LateUntil(why, now),
+		}
+		if b.losses.Keep(r, loss); loss.Asked {
+			ep.Explain(b.dom, r, &loss)
 		}
 	}
-	b.recordLost(gone.Minus(left), now, ep.WhyGone)
 }
 
 // left returns those of the ranks that have left the epoch by themselves.
@@ -191,5 +218,6 @@ func (b *Buffer) endObserving() {
 // knowMembers notes the ranks that may be lost from now on.
 func (b *Buffer) knowMembers(set membership.Members) {
 	b.rec.known = set.Ranks().Without(b.self)
+	b.losses.Reset()
 	b.rec.Area.SetEpoch(b.epoch)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/group/rankset"
 )
 
@@ -53,6 +54,11 @@ func playKilled(c *child) {
 	}
 	require.Zero(c.t, c.Members().And(rankset.Of(1)))
 	c.say("gone")
+	if c.self != 1 {
+		why := func() string { return strings.Join(whyLost(c.rank, 1), "\n") }
+		require.Eventually(c.t, func() bool { return why() != "" }, connectIn, time.Millisecond)
+		require.Contains(c.t, why(), ep.WhyEnded)
+	}
 	c.used = mark
 	c.update()
 	c.rounds(4, 2)

@@ -161,10 +161,10 @@ func (b *Buffer) announceQuiesced() {
 func (b *Buffer) fenceTheDying(now time.Time) {
 	others := membership.Members(b.word.Load()).Ranks().Without(b.self)
 	for r := range b.detector.Dying(others).All() {
+		why := ep.WhyDead(b.detector.Process(r))
+		b.keepWhy(rankset.Of(r), now, why)
 		if membership.Fence(b.word, b.epoch, b.self, r) {
-			b.lost++
-			b.recordLost(rankset.Of(r), now, ep.WhyEnded)
-			b.wakeAll()
+			b.fencedFor(rankset.Of(r), now, why)
 		}
 	}
 }
@@ -263,9 +263,8 @@ func (b *Buffer) blameStraggler(now time.Time, seen membership.Members) {
 	if causes.Empty() || b.engine.StillTimedOut(b.watch.timedOut) != b.watch.timedOut {
 		return
 	}
+	b.keepWhy(causes, now, ep.WhyTimedOut)
 	if membership.Expel(b.word, seen, b.epoch, b.self, causes) {
-		b.lost += uint64(causes.Len())
-		b.recordLost(causes, now, ep.WhyTimedOut)
-		b.wakeAll()
+		b.fencedFor(causes, now, ep.WhyTimedOut)
 	}
 }

@@ -29,10 +29,9 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 			continue
 		}
 		b.countViolation(r)
+		b.keepWhy(rankset.Of(r), now, word.Why())
 		if membership.Fence(b.word, b.epoch, b.self, r) { // else others have to agree: the next turn asks again
-			b.lost++
-			b.recordLost(rankset.Of(r), now, word.Why())
-			b.wakeAll()
+			b.fencedFor(rankset.Of(r), now, word.Why())
 		}
 	}
 }

@@ -60,6 +60,9 @@ func (d *Detector) Dying(ranks rankset.Set) (dying rankset.Set) {
 	return dying
 }
 
+// Process is the process behind a rank in this epoch; nil: the rank is absent.
+func (d *Detector) Process(rank int) domain.Process { return d.peers[rank].Proc }
+
 // Quiesced returns those of the ranks that are known to write nothing more in the
 // epoch: they have ended, or say so.
 func (d *Detector) Quiesced(ranks rankset.Set) (quiesced rankset.Set) {

@@ -1,7 +1,9 @@
 package multihost
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/group/domain"
@@ -15,7 +17,8 @@ type peer struct {
 	works   atomic.Pointer[link.Link] // the one over which bytes have reached the peer
 	control domain.Segment
 	lost    atomic.Pointer[error]
-	suspect atomic.Bool // unresponsive, or has closed
+	how     atomic.Pointer[string] // what was said of the end
+	suspect atomic.Bool            // unresponsive, or has closed
 }
 
 var _ domain.Process = (*peer)(nil)
@@ -40,7 +43,23 @@ func (p *peer) Dying() bool {
 // PID is 0: the process is another system's.
 func (p *peer) PID() int { return 0 }
 
-func (p *peer) die(how error) {
+// HowLost is how the end of the process became known, and of which host; "" while it is not.
+func (p *peer) HowLost() string {
+	if how := p.how.Load(); how != nil {
+		return *how
+	}
+	return ""
+}
+
+func (p *peer) die(at netip.AddrPort, how error) {
+	text := how.Error()
+	if inner := errors.Unwrap(how); inner != nil {
+		text = inner.Error() // without the rank, which the reader knows
+	}
+	if at.IsValid() {
+		text = fmt.Sprintf("%s (host %v)", text, at.Addr())
+	}
+	p.how.CompareAndSwap(nil, &text)
 	err := fmt.Errorf("rank %d: %w: %w", p.rank, domain.ErrExited, how)
 	p.lost.CompareAndSwap(nil, &err)
 }

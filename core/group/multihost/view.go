@@ -44,6 +44,7 @@ type view struct {
 	ticked       time.Time
 	beat         []byte
 	unresponsive rankset.Set // counted already
+	reasons      [rankset.MaxRanks]reason
 }
 
 // event is one for a rendezvous.
@@ -67,6 +68,7 @@ const (
 	kindAbort     // a reason
 	kindReconnect // link.Link's, about itself
 	kindEnded     // ranks of the sender's host that have an ended process
+	kindWhy       // why the sender wants a rank out
 	eventUp
 	eventEnded
 )
@@ -107,7 +109,7 @@ func (v *view) Ended(rank int, how link.Ending, err error) {
 	v.sendEvent(event{rank: rank, kind: eventEnded, how: how, err: err})
 	v.countEnd(rank, how)
 	if p := v.peers[rank]; p != nil && how == link.EndExited {
-		p.die(err)
+		p.die(v.participants.infos[rank].Addr, err)
 	}
 	if p := v.peers[rank]; p != nil {
 		if l := p.link.Load(); l != nil {
@@ -143,6 +145,8 @@ func (v *view) Received(rank int, m []byte) {
 		}
 	case kind == kindEnded:
 		v.takeEnded(rank, m)
+	case kind == kindWhy:
+		v.takeWhy(rank, m)
 	case kind < eventUp:
 		v.sendEvent(event{rank: rank, kind: kind, text: bytes.Clone(m)})
 	}
@@ -209,6 +213,7 @@ func (v *view) decide(f func(c *agreement, now time.Time)) (suspects, out rankse
 	f(c, time.Now())
 	v.post()
 	v.count()
+	v.dateReasons()
 	return c.gone.Or(c.unresponsive), v.participants.present.Minus(c.set), v.publish()
 }
 
