@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -100,6 +101,20 @@ def test_into_memory_of_the_caller(blocks: Client, seed: int) -> None:
     assert not any(parts[1][6000:])
     assert torch.equal(into, tensor)
     blocks.register(into)
+
+
+def test_buffers_are_let_go(blocks: Client) -> None:
+    """After a call, and after one that refuses the last of them."""
+    keys = ["a", "b", "c"]
+    assert all(blocks.batch_put(keys, [b"one", b"2", b"three"]))
+    into = [bytearray(3), memoryview(bytearray(b"1234"))[1:2], array("B", bytes(9))]
+    assert blocks.batch_get_into(keys, into) == [3, 1, 5]
+    assert [bytes(part) for part in into] == [b"one", b"2", b"three" + bytes(4)]
+    into[0].append(1)
+    into[2].append(1)
+    with pytest.raises(errors.InvalidArgument, match=r"buffers\[2\]"):
+        blocks.batch_get_into(keys, [into[0], into[1], b"read-only"])
+    into[0].append(1)
 
 
 def test_lookup(blocks: Client) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from .. import _abi as abi
 from .._base.numbers import integer, refuse
-from ._memory import Memory
+from ._memory import Memory, Views
 
 Key = bytes | str
 MAX_TIMEOUT_US = 3_600_000_000
@@ -106,18 +106,15 @@ def key_of(key: Key, name: str = "key") -> bytes:
 
 
 class Keys(list[bytes]):
-    """Keys of a request that are right, and their lengths."""
+    """Keys of a request that are right, their lengths, and that of each key; 0 if they differ."""
 
-    __slots__ = ("lengths",)
+    __slots__ = ("length", "lengths")
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         super().__init__(keys)
         self.lengths = list(map(len, self))
-
-    def same(self) -> int:
-        """The length of each key; 0 if they differ."""
         length = self.lengths[0] if self else 0
-        return length if self.lengths.count(length) == len(self) else 0
+        self.length = length if self.lengths.count(length) == len(self) else 0
 
 
 def keys_of(keys: Iterable[Key]) -> Keys:
@@ -141,12 +138,9 @@ def _right(given: list[Any]) -> Keys | None:
         except UnicodeEncodeError:
             return None
     right = Keys(given)
-    length = right.same()
-    least, most = (
-        (length, length)
-        if length
-        else (min(right.lengths, default=0), max(right.lengths, default=0))
-    )
+    if right.length:
+        return right if right.length <= abi.MW_STORE_MAX_KEY_BYTES else None
+    least, most = min(right.lengths, default=0), max(right.lengths, default=0)
     return right if least > 0 and most <= abi.MW_STORE_MAX_KEY_BYTES else None
 
 
@@ -154,35 +148,38 @@ def timeout_of(timeout_us: int | None, name: str = "timeout_us") -> int:
     return 0 if timeout_us is None else integer(name, timeout_us, 1, MAX_TIMEOUT_US)
 
 
-def _table(addresses: list[int], lengths: list[int]) -> array[int]:
-    """Both as ``mw_bytes_t``. An array of a list is made in a third of the time of one of a map."""
-    table = array("Q", bytes(16 * len(lengths)))
-    table[::2], table[1::2] = array("Q", addresses), array("Q", lengths)
+_PIECE = array("Q", (0, 0))
+
+
+def _table(addresses: array[int], lengths: array[int]) -> array[int]:
+    """Both as ``mw_bytes_t``."""
+    table = _PIECE * len(lengths)
+    table[::2], table[1::2] = addresses, lengths
     return table
 
 
 class Request:
     """A ``mw_store_request_t`` with all that it points to."""
 
-    __slots__ = ("_held", "_tables", "memory", "num_keys", "struct")
+    __slots__ = ("_held", "_memory", "_tables", "num_keys", "struct")
 
     def __init__(self, op: int, keys: Keys, **fields: int) -> None:
         self.num_keys = len(keys)
-        self.memory: list[Memory] = []
-        joined, length = array("B", b"".join(keys)), keys.same()
+        self._memory: list[Views | Memory] = []
+        joined = array("B", b"".join(keys))
         at = joined.buffer_info()[0]
         self._tables: list[array[int]] = []
         self._held: list[Any] = [joined]
-        if not length:
+        if not keys.length:
             *places, _ = accumulate(keys.lengths, initial=at)
-            self._tables.append(_table(places, keys.lengths))
+            self._tables.append(_table(array("Q", places), array("Q", keys.lengths)))
             at = self._tables[0].buffer_info()[0]
         self.struct = abi.mw_store_request_t(
             size=_REQUEST_BYTES,
             op=op,
             num_keys=len(keys),
             keys=at,
-            key_bytes=length,
+            key_bytes=keys.length,
             **fields,
         )
 
@@ -199,25 +196,42 @@ class Request:
             writable: whether the library writes there.
             alone: the name of the argument that the only one is, for errors.
         """
-        counts, name = array("I"), alone or "buffers"
-        for at, item in enumerate(buffers):
+        items = list(buffers)
+        if len(items) != self.num_keys:
+            raise refuse("buffers", f"{len(items)} buffers", f"{self.num_keys}, as many as keys")
+        views = Views(len(items))
+        self._memory.append(views)
+        if views.fill(items, writable):
+            self._point(views.addresses, views.lengths)
+        else:
+            views.release()
+            self._pieces(items, writable, alone)
+
+    def _pieces(self, items: Iterable[Any], writable: bool, alone: str) -> None:
+        """The same for items of which one is a list or a tensor, or wrong."""
+        found, counts, name = list[Memory](), array("I"), alone or "buffers"
+        self._tables.append(counts)
+        for at, item in enumerate(items):
             parts = item if isinstance(item, list | tuple) else (item,)
             for part in parts:
-                self.memory.append(Memory(name, part, writable, None if alone else at))
+                found.append(Memory(name, part, writable, None if alone else at))
             counts.append(len(parts))
-        if len(counts) != self.num_keys:
-            raise refuse("buffers", f"{len(counts)} buffers", f"{self.num_keys}, as many as keys")
-        pieces = _table(
-            [part.address for part in self.memory], [part.num_bytes for part in self.memory]
+        self._memory += found
+        self._point(
+            array("Q", [part.address for part in found]),
+            array("Q", [part.num_bytes for part in found]),
         )
-        self._tables += [pieces, counts]
-        self.struct.num_pieces = len(self.memory)
-        self.struct.pieces = pieces.buffer_info()[0]
         self.struct.pieces_per_key = counts.buffer_info()[0]
+
+    def _point(self, addresses: array[int], lengths: array[int]) -> None:
+        pieces = _table(addresses, lengths)
+        self._tables.append(pieces)
+        self.struct.num_pieces = len(addresses)
+        self.struct.pieces = pieces.buffer_info()[0]
 
     def release(self) -> None:
         """Lets go of the buffers."""
-        for part in self.memory:
+        for part in self._memory:
             part.release()
 
 
