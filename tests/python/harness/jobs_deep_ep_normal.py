@@ -108,6 +108,7 @@ def check_dispatched(rank: Rank, world: World, result: Any, parts: list[Any], to
     assert isinstance(handle, tuple) and handle[0].dtype is torch.int32
     assert handle[0].shape == (rank.size, rank.size)
     assert handle[0][:, rank.rank].tolist() == ends
+    assert handle[-4].dtype is torch.int32 and handle[-4].tolist() == ends  # as between hosts
 
 
 def grid(rank: Rank, content: str, topk: bool) -> None:
