@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
-"""A layer with Megatron-core's own token dispatcher over Moewire, and the same in one process.
+"""A layer of experts through Megatron-core's own token dispatcher over Moewire, as in one process.
 torchrun --nproc-per-node 2 examples/megatron_moe.py [deepep|hybridep]
 
-Needs pip install --no-deps megatron-core==0.16.1. Megatron takes Moewire for DeepEP.
+Needs pip install --no-deps megatron-core==0.16.1. Megatron takes Moewire for DeepEP. It compiles
+small functions first; TORCHDYNAMO_DISABLE=1 saves that minute.
 """
 
-import os
 import sys
-from types import SimpleNamespace
-
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling Megatron's small functions gives the same
 
 import torch
 import torch.distributed as dist
@@ -17,68 +14,54 @@ import torch.distributed as dist
 import moewire.compat.deep_ep
 
 moewire.compat.deep_ep.install()  # before Megatron looks for deep_ep
+from megatron.core.process_groups_config import ProcessGroupCollection  # noqa: E402
 from megatron.core.transformer.moe.token_dispatcher import MoEFlexTokenDispatcher  # noqa: E402
-
-EXPERTS, TOPK, HIDDEN, TOKENS = 8, 2, 64, 48
-CONFIG = {
-    "moe_router_topk": TOPK,
-    "num_moe_experts": EXPERTS,
-    "moe_router_dtype": "fp32",
-    "moe_expert_capacity_factor": None,
-    "moe_pad_expert_input_to_capacity": False,
-    "moe_permute_fusion": False,
-    "moe_router_padding_for_quantization": False,
-    "moe_deepep_num_sms": 20,
-    "moe_hybridep_num_sms": 16,
-    "fp8": None,
-    "fp4": None,
-}
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 
 def over_ranks(dispatcher, x, probs, experts):
-    """x [tokens, 1, H] through this rank's experts and those of all others."""
+    """x [tokens, 1, H] through the experts of all ranks; ``experts`` are those of this one."""
     tokens, weights = dispatcher.dispatch_preprocess(x, probs > 0, probs)
     rows, weights = dispatcher.token_dispatch(tokens, weights)
     rows, counts, weights = dispatcher.dispatch_postprocess(rows, weights)
     parts = zip(rows.split(counts.tolist()), experts, strict=True)
     y = torch.cat([part.float() @ matrix for part, matrix in parts]) * weights.unsqueeze(1)
-    back = dispatcher.token_combine(dispatcher.combine_preprocess(y.to(torch.bfloat16)))
+    back = dispatcher.token_combine(dispatcher.combine_preprocess(y.bfloat16()))
     return dispatcher.combine_postprocess(back)
 
 
-def alone(x, probs, experts):
-    """The same with all experts here: nothing of Megatron or Moewire."""
-    outs = torch.einsum("tbh,ehf->tbef", x.float(), experts)
-    return (outs * probs.view(len(x), 1, EXPERTS, 1)).sum(2)
+def dispatcher_of(backend, own):
+    """Megatron's dispatcher of a rank with the experts ``own``."""
+    config = TransformerConfig(
+        num_layers=1, num_attention_heads=1, hidden_size=64, num_moe_experts=8, moe_router_topk=2,
+        moe_router_dtype="fp32", moe_token_dispatcher_type="flex",
+        moe_flex_dispatcher_backend=backend, expert_model_parallel_size=8 // len(own),
+    )  # fmt: skip
+    world = dist.group.WORLD
+    groups = ProcessGroupCollection(ep=world, tp_ep=world, expt_tp=None)
+    return MoEFlexTokenDispatcher(len(own), list(own), config, groups)
 
 
 def main(backend="deepep"):
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.group.WORLD
-    local = EXPERTS // dist.get_world_size()
-    own = slice(rank * local, (rank + 1) * local)
+    rank, local = dist.get_rank(), 8 // dist.get_world_size()
     torch.manual_seed(0)
-    matrices = torch.randn(EXPERTS, HIDDEN, HIDDEN) / HIDDEN**0.5
+    experts = (torch.randn(8, 64, 64) / 8).requires_grad_()
     torch.manual_seed(1 + rank)
-    x = torch.randn(TOKENS + rank, 1, HIDDEN).to(torch.bfloat16)  # not the same on each rank
-    scores = torch.randn(len(x), EXPERTS).softmax(1)
-    probs = scores * (scores >= scores.topk(TOPK).values[:, -1:])
+    x = torch.randn(48 + rank, 1, 64).bfloat16().requires_grad_()  # not as many on each rank
+    scores = torch.randn(len(x), 8).softmax(1).requires_grad_()
+    probs = scores * (scores >= scores.topk(2).values[:, -1:])
 
-    config = SimpleNamespace(moe_flex_dispatcher_backend=backend, **CONFIG)
-    groups = SimpleNamespace(ep=world, expt_tp=None, tp_ep=world)
-    dispatcher = MoEFlexTokenDispatcher(local, list(range(EXPERTS))[own], config, groups)
+    dispatcher = dispatcher_of(backend, range(local * rank, local * (rank + 1)))
+    mine = over_ranks(dispatcher, x, probs, experts.split(local)[rank])
+    alone = torch.einsum("tbh,ehf,te->tbf", x.float(), experts, probs)
     found = []
-    for layer, experts in (lambda *a: over_ranks(dispatcher, *a), matrices[own]), (alone, matrices):
-        leaves = [one.clone().requires_grad_() for one in (x, probs, experts)]
-        out = layer(*leaves)
-        out.square().sum().backward()
-        grads = [leaves[0].grad.float(), leaves[1].grad * (probs > 0), leaves[2].grad]
-        found.append([out.float().detach(), *grads])
-    dist.all_reduce(found[1][3])  # an expert's gradient comes from the tokens of all ranks
-    found[1][3] = found[1][3][own]
-    names = "out", "gradient of x", "gradient of probabilities", "gradient of experts"
-    for name, mine, want in zip(names, *found, strict=True):
-        error = ((mine - want).abs().max() / want.abs().max()).item()
+    for out in mine, alone:
+        grads = torch.autograd.grad(out.square().sum(), (x, scores, experts), retain_graph=True)
+        dist.all_reduce(grads[2])  # an expert's gradient comes from the tokens of all ranks
+        found.append((out, *grads))
+    for name, one, want in zip(("out", "x", "scores", "experts"), *found, strict=True):
+        error = ((one - want).abs().max() / want.abs().max()).item()
         print(f"rank {rank}: {name} differs by {error:.4f} of the greatest value", flush=True)
         assert error < 0.01, "not one process's"  # activations are rounded to bf16
     dist.destroy_process_group()
