@@ -45,6 +45,12 @@ REFUSED = (
     "InvalidArgument: hidden: dtype torch.bfloat16 given; allowed: 1 byte per element",
     "InvalidArgument: scaling_factor: dtype torch.float16 given",
     "InvalidArgument: num_permuted_tokens: -1 given",
+    "InvalidArgument: num_permuted_tokens: 1000000.5 of type float given",
+    "InvalidArgument: probs and topk_weights: both given; allowed: one of them",
+    "InvalidArgument: num_of_experts: 6 given; allowed: None, or 8 as of num_of_experts_per_rank 4",
+    "InvalidArgument: num_of_experts, num_of_experts_per_rank: None, 4 given",
+    "InvalidArgument: hidden: layout torch.sparse_coo given",
+    "InvalidArgument: hidden: hidden size 4 given",
     "InvalidArgument: hidden: shape",
     "InvalidArgument: hidden: dtype torch.float32 given; allowed: dtype torch.bfloat16",
     "InvalidArgument: hidden: 0 rows given; allowed: at least",
@@ -72,11 +78,25 @@ def test_what_is_refused_is_named(team: Team) -> None:
         ([[0, 1]], [[1.0]], 1, "topk_weights: shape [1, 1] given; allowed: shape [1, 2]"),
         ([[4, -1]], None, 1, "topk_idx: expert 4 given; allowed: -1 to 3"),
         ([[0, -2]], [[1.0, 1.0]], 1, "topk_idx: expert -2 given; allowed: -1 to 3"),
+        ([[0.0, 1.6]], None, 1, "topk_idx: dtype torch.float32 given; allowed: dtype torch.int64"),
+        ([[True]], None, 1, "topk_idx: dtype torch.bool given"),
+        ([[0]], [[1]], 1, "topk_weights: dtype torch.int64 given; allowed: dtype torch.float32"),
+        ([[0]], [[1.0]], 1.0, "num_of_tokens: 1.0 of type float given"),
     ],
 )
 def test_tables_of_wrong_lists(ids: Any, weights: Any, tokens: int, words: str) -> None:
     given = None if weights is None else torch.tensor(weights)
     with pytest.raises(InvalidArgument, match=re.escape(words)):
         indices_to_map(torch.tensor(ids), given, tokens, 4)
+
+
+def test_tables_of_what_is_no_list() -> None:
+    ids: Any = torch.zeros((1, 1), dtype=torch.int32)
+    with pytest.raises(InvalidArgument, match=r"topk_idx: list given; allowed: a torch.Tensor"):
+        indices_to_map(ids.tolist(), None, 1, 4)
+    with pytest.raises(InvalidArgument, match="num_of_experts: 0 given; allowed: 1 to"):
+        indices_to_map(ids, None, 1, 0)
+    with pytest.raises(InvalidArgument, match="topk_weights: device meta given; allowed: device c"):
+        indices_to_map(ids, torch.ones((1, 1), device="meta"), 1, 4)
     chosen, none = indices_to_map(torch.empty((0, 2), dtype=torch.int32), None, 0, 4)
     assert chosen.shape == (0, 4) and none is None

@@ -131,6 +131,16 @@ def test_what_is_wrong_is_named(number: int) -> None:
             routing, X.float(), expanded=True
         ),
         "x: hidden size 4 given": lambda: ops.scatter(routing, X.float()[:, :4]),
+        "y: hidden size 4 given": lambda: ops.gather(routing, X.float()[:, :4], T),
+        "y: shape .. given; allowed: shape .3, any": lambda: ops.gather(routing, X[0, 0], T),
+        "topk_weights: dtype torch.int64 given; allowed: dtype torch.float32": lambda: ops.scatter(
+            routing, X, WEIGHTS.long()
+        ),
+        "topk_weights: float given; allowed: dtype torch.float32": lambda: ops.scatter(
+            routing,
+            X,
+            1.0,  # type: ignore[arg-type]
+        ),
         "y: dtype torch.float16 given; allowed: dtype torch.bfloat16, to": lambda: ops.gather(
             routing, X.half(), T
         ),
@@ -138,6 +148,11 @@ def test_what_is_wrong_is_named(number: int) -> None:
     for words, call in calls.items():
         with pytest.raises(moewire.InvalidArgument, match=words):
             call()
+    before = _tables.held_by(routing).buffer.counters()  # type: ignore[attr-defined]
+    for num in (-1, 1 << 31):
+        with pytest.raises(moewire.InvalidArgument, match=f"num_rows: {num} given; allowed: 0 to"):
+            ops.scatter(routing, X, num_rows=num)
+    assert _tables.held_by(routing).buffer.counters() == before  # type: ignore[attr-defined]
     ops.combine(handle, rows, T)
     calls = {
         "handle: one that was combined given; allowed: each o": lambda: ops.combine(

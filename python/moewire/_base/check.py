@@ -143,6 +143,13 @@ def num_extras(name: str, count: int) -> None:
         raise refuse(name, f"{count} of them", f"at most {abi.MW_MAX_EXTRAS}")
 
 
+def several(name: str, given: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The tensors of a list; a tensor, whose rows would be taken for them, is refused."""
+    if isinstance(given, torch.Tensor) or not isinstance(given, Iterable):
+        raise refuse(name, f"a {type(given).__name__}", "a list or tuple of tensors")
+    return tuple(given)
+
+
 def along(name: str, value: object, num_tokens: int, place: Place = HOST) -> None:
     """Checks for a contiguous tensor of any dtype with a row for each token."""
     if not isinstance(value, torch.Tensor):
@@ -181,13 +188,13 @@ def scales(fp8: bool, round_scale: bool, ue8m0: bool) -> None:
         raise refuse("use_ue8m0", "True with round_scale False", "with round_scale only")
 
 
-def hidden(value: int, fp8: bool, ue8m0: bool = False) -> None:
+def hidden(value: int, fp8: bool, ue8m0: bool = False, name: str = "x") -> None:
     """The hidden size: whole blocks of 128 for fp8, four of them for ue8m0, 8 for bf16."""
     block = (FP8_BLOCK * UE8M0_PACK if ue8m0 else FP8_BLOCK) if fp8 else BF16_BLOCK
     most = abi.LIMITS["hidden"][1]
     if not block <= value <= most or value % block:
         kind = ("with use_ue8m0" if ue8m0 else "with use_fp8") if fp8 else "for bf16"
-        raise refuse("x", f"hidden size {value}", f"a multiple of {block} up to {most} {kind}")
+        raise refuse(name, f"hidden size {value}", f"a multiple of {block} up to {most} {kind}")
 
 
 def tokens_per_rank(value: object) -> int:

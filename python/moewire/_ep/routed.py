@@ -313,9 +313,7 @@ def _sums(
 def _biases(
     engine: Engine, given: Iterable[torch.Tensor], dtype: torch.dtype, shape: tuple[int, int]
 ) -> tuple[torch.Tensor, ...]:
-    if isinstance(given, torch.Tensor) or not isinstance(given, Iterable):
-        raise check.refuse("bias", f"a {type(given).__name__}", "a list or tuple of tensors")
-    biases = tuple(given)
+    biases = check.several("bias", given)
     if len(biases) > abi.MW_MAX_BIASES:
         raise check.refuse("bias", f"{len(biases)} of them", f"at most {abi.MW_MAX_BIASES}")
     for at, one in enumerate(biases):

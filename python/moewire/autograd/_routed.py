@@ -46,7 +46,7 @@ class RoutedCall(NamedTuple):
         dtype = given if given in allowed else allowed[0]
         assert dtype is not None
         check.tensor(name, rows, dtype, (count, None), place_of(self.buffer), allowed)
-        check.hidden(rows.shape[1], False)
+        check.hidden(rows.shape[1], False, name=name)
 
     def scatter(
         self, x: torch.Tensor, topk_weights: torch.Tensor | None
@@ -163,7 +163,11 @@ def gather(
     if dtype not in (torch.bfloat16, y.dtype):
         or_float32 = ", torch.float32" if y.dtype is torch.float32 else " for such y"
         raise check.refuse("dtype", dtype, f"torch.bfloat16{or_float32}")
-    out: torch.Tensor = _Gather.apply(new_anchor(y), y, rows, call, dtype, *bias)
+    if not (rows is None or isinstance(rows, torch.Tensor)):
+        raise check.refuse("rows", type(rows).__name__, "what scatter returned, or None")
+    out: torch.Tensor = _Gather.apply(
+        new_anchor(y), y, rows, call, dtype, *check.several("bias", bias)
+    )
     return out
 
 

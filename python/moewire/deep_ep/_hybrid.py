@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -12,31 +12,23 @@ from .._base import check
 from .._base.opaque import opaque_methods
 from .._cuda import torch_cuda
 from .._ep.routing import Routing
+from . import _hybrid_checks as checks
 from . import _hybrid_map as maps
 from ._elastic import ElasticBuffer
+from ._hybrid_checks import HybridHandle
 from ._routed import check_selections
 from ._shared_core import SharedCore
-from ._tokens import Tokens, padded, scaled, unscaled
+from ._tokens import Tokens, padded
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-    from .._base.place import Place
     from .._ep.routed import Scattered
 
 _MOST_TOPK = abi.LIMITS["num_topk"][1]
 _MOST_PADDING = abi.LIMITS["expert_alignment"][1]
 # Rows of a routing are a multiple of 16 bytes.
 _WORDS = 2
-
-
-class HybridHandle(NamedTuple):
-    """What a dispatch leaves for any number of later calls. Its last item is upstream's."""
-
-    routing: Routing
-    topk_idx: torch.Tensor  # int64 [T, K], of this rank's tokens
-    alignment: int
-    overflow_flag: torch.Tensor  # int32 [1]: always 0, no row is ever dropped
 
 
 Permuted: TypeAlias = tuple[
@@ -111,6 +103,7 @@ class HybridEPBuffer:
         tokens = check.integer("max_num_of_tokens_per_rank", max_num_of_tokens_per_rank, 0, 1 << 31)
         local = check.integer("num_local_experts", num_local_experts, 1, 1 << 31)
         self.configurer = Configurer(BufferConfig(hidden, tokens, local))
+        self._num_local_experts = local
         self.group, self.group_size = group, group.size()
         room = ElasticBuffer.get_buffer_size_hint(group, 0, hidden)
         self._core = SharedCore(group, room, torch_cuda.chosen(device))
@@ -146,9 +139,10 @@ class HybridEPBuffer:
                 ranks give it or none does.
             topk_idx: int64 [T, K], -1 selects nothing; K is the same on all ranks.
             topk_weights: float32 [T, K], with topk_idx, in place of probs.
-            probs: float32 [T, E].
+            probs: float32 [T, E]. Not with topk_idx and topk_weights.
             scaling_factor: float32 or int32 [T, S], which travels with rows of 1 byte per element.
-            num_of_experts: E; None: of num_of_experts_per_rank, or of the constructor.
+            num_of_experts: E; None: of num_of_experts_per_rank, or of the constructor. With a
+                handle both are None, or the handle's.
             num_permuted_tokens: how many rows results have, at least those that come. None: those.
             pad_multiple: each expert's rows are made a multiple of it, with zeros; None: 1.
             handle: of an earlier dispatch; its routing and padding are used again.
@@ -166,19 +160,22 @@ class HybridEPBuffer:
             StaleHandleError: the handle is of an earlier epoch.
             MoewireError: as for ``moewire.Buffer.scatter``.
         """
-        rows, probs, routing_map = map(_contiguous, (hidden, probs, routing_map))
-        tokens = _tokens(rows, scaling_factor, self._place)
-        num = _optional("num_permuted_tokens", num_permuted_tokens)
+        rows, probs, routing_map = map(checks.contiguous, (hidden, probs, routing_map))
+        tokens = checks.tokens_of(rows, scaling_factor, self._place)
+        num = checks.optional("num_permuted_tokens", num_permuted_tokens)
         if handle is None:
             experts = self._num_experts(num_of_experts, num_of_experts_per_rank)
-            _check_probs(probs, len(tokens.x), experts, self)
+            checks.check_probs(probs, len(tokens.x), experts, self._place)
+            if probs is not None and topk_weights is not None and routing_map is None:
+                raise check.refuse("probs and topk_weights", "both", "one of them")
             alignment = check.integer("pad_multiple", pad_multiple or 1, 1, _MOST_PADDING)
             ids = self._ids(len(tokens.x), experts, routing_map, topk_idx, topk_weights)
             made = self._routed(ids, experts, alignment)
         else:
-            _refuse_routing(routing_map, topk_idx, topk_weights)
-            made = _for_tokens(checked(handle), tokens, pad_multiple)
-            _check_probs(probs, len(tokens.x), made.routing.num_experts, self)
+            checks.refuse_routing(routing_map, topk_idx, topk_weights)
+            made = checks.for_tokens(checks.checked(handle), tokens, pad_multiple)
+            self._check_experts(made, num_of_experts, num_of_experts_per_rank)
+            checks.check_probs(probs, len(tokens.x), made.routing.num_experts, self._place)
         weights = topk_weights if routing_map is None else None
         if probs is not None:
             weights = maps.weights_of(probs, made.topk_idx)
@@ -217,12 +214,13 @@ class HybridEPBuffer:
         Raises:
             MoewireError: as for ``dispatch_with_permute``.
         """
-        made = _padded_by(checked(handle), pad_multiple)
+        made = checks.padded_by(checks.checked(handle), pad_multiple)
         num = made.routing.num_expanded_rows(made.alignment)
-        x = _first("hidden", hidden, num, (torch.bfloat16, 2), self._place)
+        x = checks.first("hidden", hidden, num, (torch.bfloat16, 2), self._place)
+        check.hidden(x.shape[1], False, name="hidden")
         weights = None
         if probs is not None:
-            weights = _first("probs", probs, num, (torch.float32, 1), self._place)
+            weights = checks.first("probs", probs, num, (torch.float32, 1), self._place)
         out, home = self._core.buffer.gather(
             made.routing,
             x,
@@ -237,10 +235,22 @@ class HybridEPBuffer:
         return out, maps.dense_of(home, made.topk_idx, made.routing.num_experts)
 
     def _num_experts(self, experts: int | None, local: int | None) -> int:
-        if experts is None:
-            local = local or self.configurer.buffer_config.num_of_experts_per_rank
-            experts = local * self.group_size
-        return check.experts(experts, self.group_size, "num_of_experts")
+        if experts is None and local is None:
+            local = self._num_local_experts
+        if local is None:
+            return check.experts(experts, self.group_size, "num_of_experts")
+        name, most = "num_of_experts_per_rank", abi.LIMITS["num_experts"][1] // self.group_size
+        number = check.integer(name, local, 1, most) * self.group_size
+        if experts not in (None, number):
+            raise check.refuse("num_of_experts", experts, f"None, or {number} as of {name} {local}")
+        return int(number)
+
+    def _check_experts(self, made: HybridHandle, experts: int | None, local: int | None) -> None:
+        """Refuses numbers of experts that are not the handle's."""
+        of_handle = made.routing.num_experts
+        if (experts, local) != (None, None) and self._num_experts(experts, local) != of_handle:
+            given, allowed = f"{experts}, {local}", f"None, or those of the handle's {of_handle}"
+            raise check.refuse("num_of_experts, num_of_experts_per_rank", given, allowed)
 
     def _ids(
         self,
@@ -320,72 +330,3 @@ class HybridEPBuffer:
                 f"use {name}_with_{'' if name == 'dispatch' else 'un'}permute, or ElasticBuffer"
             )
         raise AttributeError(f"moewire.deep_ep.HybridEPBuffer has no {name}")
-
-
-def checked(handle: object) -> HybridHandle:
-    """A handle, or a tuple of its items, which code that walks through tuples makes of one."""
-    is_one = isinstance(handle, tuple) and len(handle) == len(HybridHandle._fields)
-    if not (is_one and isinstance(handle[0], Routing)):  # type: ignore[index]
-        allowed = "what HybridEPBuffer.dispatch_with_permute returned"
-        raise check.refuse("handle", type(handle).__name__, allowed)
-    return HybridHandle(*handle)  # type: ignore[misc]
-
-
-def _tokens(rows: torch.Tensor, scales: torch.Tensor | None, place: Place) -> Tokens:
-    """Checks what is sent of each token."""
-    if scales is None:
-        return unscaled("hidden", rows, place)
-    return scaled(("hidden", "scaling_factor"), rows, scales, place)
-
-
-def _padded_by(made: HybridHandle, pad_multiple: int | None) -> HybridHandle:
-    if pad_multiple and pad_multiple != made.alignment:
-        raise check.refuse("pad_multiple", pad_multiple, f"None, or the handle's {made.alignment}")
-    return made
-
-
-def _for_tokens(made: HybridHandle, tokens: Tokens, pad_multiple: int | None) -> HybridHandle:
-    """A handle that fits what is to be sent."""
-    num_tokens = made.routing.num_tokens
-    if len(tokens.x) != num_tokens:
-        allowed = f"the {num_tokens} of the handle"
-        raise check.refuse("hidden", f"{len(tokens.x)} tokens", allowed)
-    return _padded_by(made, pad_multiple)
-
-
-def _contiguous(given: Any) -> Any:
-    """Clients pass gradients and parts of tables, with any strides."""
-    return given.contiguous() if isinstance(given, torch.Tensor) else given
-
-
-def _refuse_routing(*given: object) -> None:
-    """With a handle it is not said where rows go."""
-    if any(one is not None for one in given):
-        names = "routing_map, topk_idx, topk_weights"
-        raise check.refuse(names, "one of them", "None with a handle; probs may be given")
-
-
-def _optional(name: str, number: int | torch.Tensor | None) -> int | None:
-    """Clients give tensors of one element, too."""
-    if isinstance(number, torch.Tensor) and number.numel() == 1:
-        number = int(number)
-    return None if number is None else check.integer(name, number, 0, 1 << 31)
-
-
-def _check_probs(
-    probs: torch.Tensor | None, num_tokens: int, experts: int, buffer: HybridEPBuffer
-) -> None:
-    if probs is not None:
-        check.tensor("probs", probs, torch.float32, (num_tokens, experts), buffer._place)
-
-
-def _first(
-    name: str, given: torch.Tensor, num: int, kind: tuple[torch.dtype, int], place: Place
-) -> torch.Tensor:
-    """The rows that came, of at least as many; ``kind``: their dtype and dimensions."""
-    dtype, dims = kind
-    rows: torch.Tensor = _contiguous(given)
-    check.tensor(name, rows, dtype, (None,) * dims, place)
-    if len(rows) < num:
-        raise check.refuse(name, f"{len(rows)} rows", f"at least {num}")
-    return rows[:num]

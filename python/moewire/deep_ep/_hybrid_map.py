@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .._base import check
+from .._ep import selections
 
 
 def indices_to_map(
@@ -17,7 +18,7 @@ def indices_to_map(
 
     Args:
         topk_idx: int64 or int32 [T, K]; -1 selects nothing.
-        topk_weights: float32 [T, K] or None.
+        topk_weights: float32, bf16 or float16 [T, K], on the device of topk_idx, or None.
         num_of_tokens, num_of_experts: T and E.
 
     Returns:
@@ -37,17 +38,33 @@ def indices_to_map(
 def _check_indices(
     topk_idx: torch.Tensor, topk_weights: torch.Tensor | None, num_tokens: int, num_experts: int
 ) -> None:
-    """On any device."""
+    """On any device, with any strides."""
+    check.integer("num_of_tokens", num_tokens, 0, 1 << 31)
+    check.limited("num_of_experts", num_experts, "num_experts")
+    _check_table("topk_idx", topk_idx, selections.IDS)
     shape = list(topk_idx.shape)
     if len(shape) != 2 or shape[0] != num_tokens:
         raise check.refuse("topk_idx", f"shape {shape}", f"shape [{num_tokens}, any]")
-    if topk_weights is not None and list(topk_weights.shape) != shape:
-        raise check.refuse("topk_weights", f"shape {list(topk_weights.shape)}", f"shape {shape}")
+    if topk_weights is not None:
+        _check_table("topk_weights", topk_weights, selections.WEIGHTS)
+        if list(topk_weights.shape) != shape:
+            given = f"shape {list(topk_weights.shape)}"
+            raise check.refuse("topk_weights", given, f"shape {shape}")
+        if topk_weights.device != topk_idx.device:
+            given = f"device {topk_weights.device}"
+            raise check.refuse("topk_weights", given, f"device {topk_idx.device}, as topk_idx")
     if topk_idx.numel():
         least, most = (int(one) for one in topk_idx.aminmax())
         if least < -1 or most >= num_experts:
             given = f"expert {most if most >= num_experts else least}"
             raise check.refuse("topk_idx", given, f"-1 to {num_experts - 1}")
+
+
+def _check_table(name: str, given: object, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise check.refuse(name, type(given).__name__, "a torch.Tensor")
+    if given.dtype not in dtypes:
+        raise check.refuse(name, f"dtype {given.dtype}", f"dtype {', '.join(map(str, dtypes))}")
 
 
 def dense_of(values: torch.Tensor, ids: torch.Tensor, num_experts: int) -> torch.Tensor:

@@ -32,6 +32,8 @@ from .._base import needs_torch  # noqa: F401, isort: skip
 
 import torch
 
+from .._base import check
+from .._ep import selections
 from . import _flat, _routed
 from ._tables import register
 
@@ -153,10 +155,20 @@ def scatter(
         UnknownHandleError: the handle's memory has ended.
         MoewireError: as for ``Buffer.scatter``, when the call runs.
     """
-    given = None if topk_weights is None else topk_weights.float()
+    given = None if topk_weights is None else _float32(topk_weights)
     how = num_rows, expanded, expert_alignment, timeout_us
     rows, weights = _routed.scatter(handle, x, given, *how)
     return rows, None if given is None else weights
+
+
+def _float32(topk_weights: torch.Tensor) -> torch.Tensor:
+    """The weights as they travel. Gradients get the dtype of those that were given."""
+    allowed = selections.WEIGHTS
+    dtype = getattr(topk_weights, "dtype", None)
+    if dtype not in allowed:
+        given = type(topk_weights).__name__ if dtype is None else f"dtype {dtype}"
+        raise check.refuse("topk_weights", given, f"dtype {', '.join(map(str, allowed))}")
+    return topk_weights.float()
 
 
 def gather(

@@ -15,6 +15,8 @@ from ..buffer import Buffer
 from . import _tables
 from ._define import define
 
+_MOST_ROWS = (1 << 31) - 1
+
 
 class _Made:
     """What a routing's handle stands for."""
@@ -60,6 +62,8 @@ def _scatter(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call, x = _made_of(handle).call(expanded, expert_alignment, timeout_us), x.contiguous()
     call.check_rows("x", x, call.routing.num_tokens)
+    if num_rows is not None:
+        check.integer("num_rows", num_rows, 0, _MOST_ROWS)
     given = None if topk_weights is None else topk_weights.contiguous()
     rows, weights = call.scatter(x, given)
     came = len(rows)
@@ -110,9 +114,9 @@ def _gather(
     came, tokens = call.num_rows, call.routing.num_tokens
     if num_tokens != tokens:
         raise check.refuse("num_tokens", num_tokens, f"the routing's {tokens}")
-    if len(y) < came:
+    if y.dim() and len(y) < came:
         raise check.refuse("y", f"{len(y)} rows", f"at least the {came} that came")
-    y = y[:came].contiguous()
+    y = (y[:came] if y.dim() else y).contiguous()
     call.check_rows("y", y, came)
     weights = None if topk_weights is None else topk_weights[:came].contiguous()
     out, home = call.gather(y, weights, y.dtype)

@@ -203,6 +203,10 @@ def refused(rank: Rank) -> list[str]:
             lambda: autograd.scatter(buffer, routing, x, torch.ones((2, 2)).double()),
             lambda: autograd.gather(buffer, routing, x[:1]),
             lambda: autograd.gather(buffer, routing, x, dtype=FLOAT32),
+            lambda: autograd.gather(buffer, routing, x, rows=0),  # type: ignore[arg-type]
+            lambda: autograd.gather(buffer, routing, x, bias=x),
+            lambda: autograd.gather(buffer, routing, x, bias=None),  # type: ignore[arg-type]
+            lambda: autograd.gather(buffer, routing, x[:, :4].contiguous()),
         ]
         for call in calls:
             try:

@@ -163,6 +163,8 @@ def indices(rank: Rank) -> None:
         ids[token, : len(own)], weights[token, : len(own)] = own, mine.probs[token, own]
     chosen, probs = indices_to_map(ids, weights, len(ids), experts)
     assert torch.equal(chosen, mine.chosen) and torch.equal(probs, mine.probs)
+    # More experts in one call change nothing for the next ones, which do not say how many.
+    buffer.dispatch_with_permute(hidden=mine.x, topk_idx=ids, num_of_experts=2 * experts)
     for given in ({"topk_weights": weights}, {"probs": mine.probs}):
         got = buffer.dispatch_with_permute(hidden=mine.x, topk_idx=ids, pad_multiple=4, **given)
         _check(world, 4, got)
@@ -213,6 +215,7 @@ def refusals(rank: Rank) -> list[str]:
 
     got = dispatch()
     rows, _, _, _, handle = got
+    ids = torch.zeros((len(mine.x), 1), dtype=torch.int64)
     calls = (
         lambda: dispatch(routing_map=None),
         lambda: dispatch(routing_map=mine.chosen[:, 1:]),
@@ -230,6 +233,12 @@ def refusals(rank: Rank) -> list[str]:
             scaling_factor=torch.zeros(len(mine.x), 2, dtype=torch.float16),
         ),
         lambda: dispatch(num_permuted_tokens=-1),
+        lambda: dispatch(num_permuted_tokens=torch.tensor(1e6 + 0.5)),
+        lambda: dispatch(routing_map=None, topk_idx=ids, topk_weights=torch.ones(ids.shape)),
+        lambda: dispatch(num_of_experts_per_rank=LOCAL + 1, num_of_experts=rank.size * LOCAL),
+        lambda: dispatch(handle=handle, routing_map=None, num_of_experts_per_rank=LOCAL + 1),
+        lambda: dispatch(hidden=mine.x.float().to_sparse()),
+        lambda: buffer.combine_with_unpermute(hidden=rows[:, :4], handle=handle),
         lambda: buffer.combine_with_unpermute(hidden=rows.view(-1), handle=handle),
         lambda: buffer.combine_with_unpermute(hidden=rows.float(), handle=handle),
         lambda: buffer.combine_with_unpermute(hidden=rows[:0], handle=handle),
