@@ -1,6 +1,7 @@
 package store
 
 import (
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -47,7 +48,10 @@ func (s *Store) note(err error) {
 	}
 }
 
-// noted are the latest texts that were logged.
+// amounts are what a full disk has free, in the errors of package sys: it is another number each time.
+var amounts = regexp.MustCompile(`\d+ of \d+ (bytes|files)`)
+
+// noted are the latest texts that were logged, without amounts.
 type noted struct {
 	mu    sync.Mutex
 	texts [8]string
@@ -55,6 +59,7 @@ type noted struct {
 }
 
 func (n *noted) isNew(text string) bool {
+	text = amounts.ReplaceAllString(text, "")
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if slices.Contains(n.texts[:], text) {

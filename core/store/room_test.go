@@ -133,6 +133,15 @@ func TestFailuresAreSaidOnce(t *testing.T) {
 	d.laming()
 }
 
+// TestAmountsMakeNoNewLine: what a full disk has free changes all the time, and is no other failure.
+func TestAmountsMakeNoNewLine(t *testing.T) {
+	var n noted
+	full := "segment %d: pwrite: no space left on device, %d of 900 bytes and %d of 30 files of its file system are free"
+	require.True(t, n.isNew(fmt.Sprintf(full, 1, 700, 3)))
+	require.False(t, n.isNew(fmt.Sprintf(full, 1, 0, 4)))
+	require.True(t, n.isNew(fmt.Sprintf(full, 2, 0, 4)))
+}
+
 // TestBrokenIsNotFull: while a segment cannot be written to for another reason than a want of room, and none lacks room, nothing is
 // evicted that is to stay.
 func TestBrokenIsNotFull(t *testing.T) {

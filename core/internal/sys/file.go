@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -18,9 +20,12 @@ var ErrLocked error = unix.EWOULDBLOCK
 // OpenFile opens a regular file for reading and writing, and makes it (mode 0600) if it is not there.
 // It follows no symbolic link at the end of the path.
 func OpenFile(path string) (*FD, error) {
-	raw, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	raw, err := 0, injected("open")
+	if err == nil {
+		raw, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	}
 	if err != nil {
-		return nil, wrap("open "+path, err)
+		return nil, spaceError("open "+path, err, func(s *unix.Statfs_t) error { return unix.Statfs(filepath.Dir(path), s) })
 	}
 	return Own(raw), nil
 }
@@ -57,7 +62,7 @@ func WriteAt(fd *FD, off int64, pieces ...[]byte) error {
 				err = retry(func() (err error) { n, err = unix.Pwrite(fd.Raw(), p, off); return err })
 			}
 			if err != nil {
-				return diskError("pwrite", err)
+				return diskError("pwrite", fd, err)
 			}
 			p, off = p[n:], off+int64(n)
 		}
@@ -66,19 +71,34 @@ func WriteAt(fd *FD, off int64, pieces ...[]byte) error {
 }
 
 // diskError is wrap for a regular file, where a want of space is the disk's.
-func diskError(call string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return origin.Mark(fmt.Errorf("%s: the disk is full, or the quota used up: %w", call, err))
+func diskError(call string, fd *FD, err error) error {
+	return spaceError(call, err, func(s *unix.Statfs_t) error { return unix.Fstatfs(fd.Raw(), s) })
+}
+
+// spaceError is diskError with the call that asks the file system.
+func spaceError(call string, err error, ask func(*unix.Statfs_t) error) error {
+	errno, ok := err.(syscall.Errno)
+	if !ok || errno != unix.ENOSPC && errno != unix.EDQUOT {
+		return wrap(call, err)
 	}
-	return wrap(call, err)
+	var s unix.Statfs_t
+	free := "what its file system has free cannot be read"
+	if retry(func() error { return ask(&s) }) == nil {
+		block := uint64(max(s.Frsize, 1))
+		free = fmt.Sprintf("%d of %d bytes and %d of %d files of its file system are free", s.Bavail*block, s.Blocks*block, s.Ffree, s.Files)
+	}
+	if errno == unix.ENOSPC {
+		free += ", if no quota says less"
+	}
+	return origin.Mark(fmt.Errorf("%s: %w", call, &shortage{errno, free}))
 }
 
 // Datasync returns once what was written is on the disk.
 func Datasync(fd *FD) error {
 	if err := injected("fdatasync"); err != nil {
-		return wrap("fdatasync", err)
+		return diskError("fdatasync", fd, err)
 	}
-	return wrap("fdatasync", retry(func() error { return unix.Fdatasync(fd.Raw()) }))
+	return diskError("fdatasync", fd, retry(func() error { return unix.Fdatasync(fd.Raw()) }))
 }
 
 // Reserve makes a part of a file exist on the disk, so that a write there does not lack room. Where
@@ -89,7 +109,7 @@ func Reserve(fd *FD, off, n int64) error {
 		err = retry(func() error { return unix.Fallocate(fd.Raw(), 0, off, n) })
 	}
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
-		return diskError("fallocate", err)
+		return diskError("fallocate", fd, err)
 	}
 	size, err := Size(fd)
 	if err != nil || size >= off+n {
@@ -106,10 +126,10 @@ func Punch(fd *FD, off, n int64) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
-	return wrap("fallocate", err)
+	return diskError("fallocate", fd, err)
 }
 
 // Truncate sets the length of a file.
 func Truncate(fd *FD, n int64) error {
-	return wrap("ftruncate", retry(func() error { return unix.Ftruncate(fd.Raw(), n) }))
+	return diskError("ftruncate", fd, retry(func() error { return unix.Ftruncate(fd.Raw(), n) }))
 }

@@ -34,7 +34,8 @@ var shortages = map[syscall.Errno]func(call string) string{
 	unix.ENOMEM: memoryLimits,
 	unix.ENOSPC: spaceLimits,
 	unix.ENOBUFS: func(string) string {
-		return "the kernel has no memory for sockets (net.core.optmem_max, net.ipv4.tcp_mem)"
+		return fmt.Sprintf("the kernel has no memory for sockets: limits %s bytes of messages about one (net.core.optmem_max), %s pages of all of TCP (net.ipv4.tcp_mem)",
+			hostLimits().socketMessages, hostLimits().tcpPages)
 	},
 }
 
@@ -57,7 +58,18 @@ func spaceLimits(call string) string {
 	if strings.HasPrefix(call, "epoll_ctl") {
 		return fmt.Sprintf("limit %s watched descriptors of this user (fs.epoll.max_user_watches)", hostLimits().watches)
 	}
-	return "memory files have no memory left: of the host, or of the control group (memory.max); the size of /dev/shm does not matter"
+	return fmt.Sprintf("memory files have no memory left: of the host, where %s or of the control group (memory.max); the size of /dev/shm does not matter",
+		freeMemory())
+}
+
+// freeMemory takes no descriptor.
+func freeMemory() string {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return "an unknown amount is free,"
+	}
+	unit := uint64(max(s.Unit, 1))
+	return fmt.Sprintf("%d of %d bytes, and %d bytes of swap space, are free,", uint64(s.Freeram)*unit, uint64(s.Totalram)*unit, uint64(s.Freeswap)*unit)
 }
 
 // IsShortage reports whether an error says that descriptors, memory or space are
@@ -90,7 +102,7 @@ func limitText(resource int) string {
 	return strconv.FormatUint(lim.Cur, 10)
 }
 
-type limitsOfHost struct{ files, mappings, watches, overcommit string }
+type limitsOfHost struct{ files, mappings, watches, overcommit, socketMessages, tcpPages string }
 
 // hostLimits are read once, before anything is short: to read them takes a
 // descriptor.
@@ -99,6 +111,9 @@ var hostLimits = sync.OnceValue(func() (l limitsOfHost) {
 	l.mappings = readLimit("/proc/sys/vm/max_map_count")
 	l.overcommit = readLimit("/proc/sys/vm/overcommit_memory")
 	l.watches = readLimit("/proc/sys/fs/epoll/max_user_watches")
+	l.socketMessages = readLimit("/proc/sys/net/core/optmem_max")
+	tcp := strings.Fields(readLimit("/proc/sys/net/ipv4/tcp_mem"))
+	l.tcpPages = tcp[len(tcp)-1] // the others are where the kernel begins to save
 	return l
 })
 
@@ -107,7 +122,10 @@ func readLimit(path string) string {
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(text))
+	if limit := strings.TrimSpace(string(text)); limit != "" {
+		return limit
+	}
+	return "unknown"
 }
 
 // OpenFiles is the limit of this process's descriptors.

@@ -2,7 +2,10 @@ package sys
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +44,7 @@ func TestShortagesNameTheLimit(t *testing.T) {
 	says := map[syscall.Errno]string{
 		syscall.EMFILE: ", limit " + limitText(syscall.RLIMIT_NOFILE) + " (RLIMIT_NOFILE of this process: ulimit -n)",
 		syscall.ENFILE: ", limit " + hostLimits().files + " (fs.file-max of this host)",
-		syscall.ENOMEM: "memory.max", syscall.ENOSPC: "m", syscall.ENOBUFS: "net.ipv4.tcp_mem",
+		syscall.ENOMEM: "memory.max", syscall.ENOSPC: "", syscall.ENOBUFS: tcpPages(t) + " pages of all of TCP (net.ipv4.tcp_mem)",
 	}
 	for name, call := range calls {
 		for errno, limit := range says {
@@ -59,11 +62,62 @@ func TestShortagesNameTheLimit(t *testing.T) {
 			if !IsShortage(err) {
 				t.Errorf("%v is no shortage", err)
 			}
+			if errno == syscall.ENOSPC && !amount.MatchString(err.Error()) {
+				t.Errorf("%v names no amount", err)
+			}
 		}
 	}
 	if err := wrap("accept4", syscall.ECONNABORTED); IsShortage(err) || err.Error() != "accept4: software caused connection abort" {
 		t.Error(err)
 	}
+}
+
+// amount is how much there is of what was used up.
+var amount = regexp.MustCompile(`limit \d+ watched descriptors|\d+ of \d+ bytes, and \d+ bytes of swap space, are free`)
+
+// tcpPages is the last number of net.ipv4.tcp_mem, "unknown" where this namespace has none.
+func tcpPages(t *testing.T) string {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_mem")
+	if err != nil {
+		return "unknown"
+	}
+	numbers := strings.Split(strings.TrimSpace(string(text)), "\t")
+	require.Len(t, numbers, 3)
+	return " " + numbers[2]
+}
+
+// TestFullDiskNamesWhatIsFree: a call that lacks room in a file says how much its file system has: the
+// numbers of the kernel. One that lacks a quota says so, and is no shortage of the host.
+func TestFullDiskNamesWhatIsFree(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	fd, err := OpenFile(path)
+	fatal(t, err)
+	defer fd.Close()
+	var s syscall.Statfs_t
+	fatal(t, syscall.Statfs(path, &s))
+	ends := fmt.Sprintf(" of %d bytes and ", s.Blocks*uint64(s.Frsize))
+	calls := map[string]func() error{
+		"pwrite":    func() error { return WriteAt(fd, 0, []byte("x")) },
+		"fallocate": func() error { return Reserve(fd, 0, 1) },
+		"fdatasync": func() error { return Datasync(fd) },
+		"open":      func() error { _, err := OpenFile(path); return err },
+	}
+	for name, call := range calls {
+		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+			stop := FailCall(name, errno)
+			err := call()
+			stop()
+			require.ErrorIs(t, err, errno)
+			require.Contains(t, err.Error(), ": "+errno.Error()+", ")
+			require.Contains(t, err.Error(), ends, name)
+			require.Regexp(t, `\d+ of \d+ files of its file system are free`, err.Error())
+			require.Equal(t, errno == syscall.ENOSPC, IsShortage(err))
+		}
+	}
+	full, err := OpenFile("/dev/full") // the kernel's own error
+	fatal(t, err)
+	defer full.Close()
+	require.Regexp(t, `^pwrite: no space left on device, \d+ of \d+ bytes and `, WriteAt(full, 0, []byte("x")).Error())
 }
 
 // withLimit runs f while no descriptor from limit on can be made.
