@@ -9,6 +9,8 @@ import pytest
 
 from harness.block_server import Served
 from harness.mooncake import BAD, BAD_KEY, FULL, MISSING, Room, Store, opened
+from moewire.compat._mooncake_store._blocks import Blocks
+from moewire.compat._mooncake_store._memory import BufferHandle
 
 LAYERS = 6
 
@@ -88,6 +90,22 @@ def test_sessions_have_a_bound(block_server: Served, mooncake_namespace: None) -
     store = opened(block_server.address, local_buffer_size=0)
     assert store.batch_get_session_start(["a"]) == [BAD], "there is no memory for it"
     store.close()
+
+
+def test_a_store_that_is_closed_meanwhile_keeps_no_session(
+    mooncake: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mooncake.put("key", b"0123456789") == 0
+    whole = Blocks.whole
+
+    def closing(blocks: Blocks, keys: list[bytes]) -> list[BufferHandle | None]:
+        found = [*whole(blocks, keys)]
+        assert mooncake.close() == 0  # as another thread
+        return found
+
+    monkeypatch.setattr(Blocks, "whole", closing)
+    assert mooncake.batch_get_session_start(["key"]) == [BAD]
+    assert not mooncake._sessions
 
 
 def test_defaults_are_mooncakes() -> None:

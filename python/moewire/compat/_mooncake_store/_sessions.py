@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ._base import as_many, several
+from ._blocks import Blocks
 from ._codes import BAD_ARGUMENT, FULL, MISSING, OK
 from ._memory import BufferHandle
 from ._raw import RawCalls
@@ -31,7 +32,8 @@ class SessionCalls(RawCalls):
             keys: their keys.
 
         Returns:
-            By position 0; −704 for a miss, −200 where ``local_buffer_size`` has no room.
+            By position 0; −704 for a miss, −200 where ``local_buffer_size`` has no room, −600 if
+            the store was closed meanwhile.
         """
 
         def call() -> list[int]:
@@ -41,17 +43,19 @@ class SessionCalls(RawCalls):
                 keys,
                 lambda at: keys[at],
                 lambda wanted, names: [
-                    self._begin(name, block)
+                    self._begin(name, block, blocks)
                     for name, block in zip(names, blocks.whole(wanted), strict=True)
                 ],
             )
 
         return self._run("batch_get_session_start", call, lambda code: [code] * len(keys))
 
-    def _begin(self, name: str, block: BufferHandle | None) -> int:
+    def _begin(self, name: str, block: BufferHandle | None, blocks: Blocks) -> int:
         if block is None:
             return MISSING
         with self._lock:
+            if self._blocks is not blocks:  # closed meanwhile: nothing would end the session
+                return BAD_ARGUMENT
             if name in self._sessions:
                 block, begun = self._sessions[name]
                 self._sessions[name] = block, begun + 1
