@@ -122,10 +122,11 @@ func (b *Buffer) checkCombine(s *slot, a *ep.CombineArgs) (active rankset.Set, e
 // outputBytes is the size of the expert outputs that a combine needs: all
 // blocks, or the flat rows that were received.
 func (s *slot) outputBytes() int64 {
-	if !s.params.flat {
-		return s.slab.Y().Bytes
+	rows := s.slab.LocalExperts * s.slab.RowsPerExpert
+	if s.params.flat {
+		rows = s.rows
 	}
-	return s.rows * s.slab.OutputBytes()
+	return rows * s.slab.OutputBytes()
 }
 
 // numRows is the number of rows in a block of our slab. The number of flat rows

@@ -33,7 +33,7 @@ func (s *Slab) Column(i int) Region {
 }
 
 // ColumnBytes is the size of all columns of one row.
-func (s Shape) ColumnBytes() (n int64) {
+func (s *Shape) ColumnBytes() (n int64) {
 	for _, width := range s.Columns {
 		n += width
 	}

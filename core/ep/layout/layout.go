@@ -195,7 +195,7 @@ func (s *Slab) Scales() Region {
 }
 
 // OutputBytes is the size of one row of expert outputs, 0 if there are none.
-func (s Shape) OutputBytes() int64 {
+func (s *Shape) OutputBytes() int64 {
 	if s.OneWay {
 		return 0
 	}
