@@ -97,19 +97,26 @@ func identifiersOfGo(content []byte) (names []string) {
 
 // checkAllWords looks at all sources of the tree, and counts them.
 func checkAllWords(tree fs.FS) (wrong []string, files int, err error) {
-	err = fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+	err = eachFile(tree, []string{".go", ".py", ".c", ".h", ".cc", ".cu", ".cuh"}, func(name string, content []byte) {
+		files++
+		wrong = append(wrong, checkWords(name, content)...)
+	})
+	return wrong, files, err
+}
+
+// eachFile visits the files of the tree whose names end so, without those of tools and what was built.
+func eachFile(tree fs.FS, ends []string, visit func(name string, content []byte)) error {
+	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		switch base := path.Base(name); {
 		case err != nil:
 			return err
 		case d.IsDir() && (base == "build" || base == "testdata" || base != "." && base != ".ci" && strings.HasPrefix(base, ".")):
 			return fs.SkipDir
-		case d.IsDir() || !slices.Contains([]string{".go", ".py", ".c", ".h", ".cc", ".cu", ".cuh"}, path.Ext(name)):
+		case d.IsDir() || !slices.Contains(ends, path.Ext(name)):
 			return nil
 		}
 		content, err := fs.ReadFile(tree, name)
-		files++
-		wrong = append(wrong, checkWords(name, content)...)
+		visit(name, content)
 		return err
 	})
-	return wrong, files, err
 }

@@ -164,7 +164,7 @@ static void scatter(struct routed *r, int round, int expanded)
 	free(weights);
 }
 
-/* The row that a rank gives back for a token: small whole numbers, whose sums are exact. */
+/* The row that a rank gives back for a token: small whole numbers, so that sums are exact. */
 static float answer(int rank, int source, int token) { return (float)(1 + rank + source * 3 + token % 16); }
 
 /* Gathers rows of one number each, in bf16 or float32. */

@@ -1,4 +1,4 @@
-"""Functions of the product in Python are short, as those in Go (``tests/boundaries``) are."""
+"""The product's functions and files in Python are short, as in Go (``tests/boundaries``)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 40  # lines, without the signature and the docstring
+MOST_IN_A_FILE = 400
+GENERATED = "python/moewire/_abi.py"
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -32,6 +34,11 @@ def test_functions_are_short() -> None:
     assert len(product()) > 100
     found = {path: [*long_functions(path.read_text())] for path in product()}
     assert {path: long for path, long in found.items() if long} == {}
+
+
+def test_files_are_short() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in product()}
+    assert [path for path, n in lines.items() if n > MOST_IN_A_FILE] == [ROOT / GENERATED]
 
 
 @pytest.mark.parametrize("head", ["def f(", "async def f("])

@@ -1,5 +1,5 @@
-// Bytes between two hosts: plain sockets, and Moewire's transfers through the
-// C ABI, whose functions are given by address.
+// Bytes between two hosts: plain sockets, and Moewire's transfers through the C ABI. The caller gives its functions by
+// address.
 
 #define _GNU_SOURCE
 
