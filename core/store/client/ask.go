@@ -65,81 +65,104 @@ type asked interface {
 	server() string
 }
 
+// question is an ask on its way to a server.
+type question struct {
+	to   asked
+	ask  *ask
+	code message.Code
+	call *call // nil: it was not sent
+	err  error // why not
+}
+
 // one asks one server and waits. The error says why there is no answer, or none that serves.
 func (c *Client) one(p asked, t *part, timeout time.Duration) ([]byte, error) {
+	return c.send(p, t, c.patience(timeout), time.Now()).answer()
+}
+
+// patience is a timeout that a call was given; 0: that of the client.
+func (c *Client) patience(timeout time.Duration) time.Duration {
 	if timeout == 0 {
-		timeout = c.cfg.Timeout
+		return c.cfg.Timeout
 	}
-	place, err := c.place(time.Now().Add(timeout))
+	return timeout
+}
+
+// send sends an ask. At the cap it waits for a place, until the timeout has passed since a call of several asks began: so servers
+// that hang hold up the asks of the others once.
+func (c *Client) send(p asked, t *part, timeout time.Duration, began time.Time) question {
+	q := question{to: p, ask: t.ask, code: t.code}
+	place, err := c.place(began.Add(timeout))
 	switch {
 	case errors.Is(err, pool.ErrClosed):
-		return nil, ErrClosed
+		q.err = ErrClosed
+		return q
 	case err != nil:
 		c.counts.Capped.Add(1)
-		return nil, ErrWouldBlock
+		q.err = ErrWouldBlock
+		return q
 	}
-	k := &call{client: c, op: t.code, place: place, sync: true, ended: make(chan struct{})}
-	k.left.Store(1)
-	t.call, t.timeout = k, timeout
-	a := t.ask
+	q.call = &call{client: c, op: t.code, place: place, sync: true, ended: make(chan struct{})}
+	q.call.left.Store(1)
+	t.call, t.timeout = q.call, timeout
 	if !p.ask(t) {
 		c.counts.Unreachable.Add(1)
 		t.complete()
 	}
 	c.wakeWatch()
-	<-k.ended
-	switch {
-	case k.Err != nil:
-		return nil, k.Err
-	case !a.answered:
-		return nil, fmt.Errorf("%s: %w", p.server(), errNoAnswer)
-	case a.status.Refuses():
-		a.via.refused(a.status, t.code)
-		return nil, fmt.Errorf("%s: %v %s", p.server(), a.status, a.answer)
+	return q
+}
+
+// answer waits for the answer.
+func (q question) answer() ([]byte, error) {
+	if q.err != nil {
+		return nil, q.err
 	}
-	return a.answer, nil
+	<-q.call.ended
+	switch a := q.ask; {
+	case q.call.Err != nil:
+		return nil, q.call.Err
+	case !a.answered:
+		return nil, fmt.Errorf("%s: %w", q.to.server(), errNoAnswer)
+	case a.status.Refuses():
+		a.via.refused(a.status, q.code)
+		return nil, fmt.Errorf("%s: %v %s", q.to.server(), a.status, a.answer)
+	}
+	return q.ask.answer, nil
+}
+
+// askAll asks every server, all of them before it waits for the first answer.
+func (c *Client) askAll(code message.Code, most int, timeout time.Duration) []question {
+	sent, began := make([]question, len(c.peers)), time.Now()
+	for i, p := range c.peers {
+		sent[i] = c.send(p, &part{code: code, ask: &ask{most: most}}, c.patience(timeout), began)
+	}
+	return sent
 }
 
 // Flush returns once all servers that can be reached have on their disks what was stored
 // before. The error names those that do not.
 func (c *Client) Flush(timeout time.Duration) error {
-	errs := make([]error, len(c.peers))
-	done := make(chan struct{})
-	if !c.flushAll(timeout, errs, done) {
-		return ErrClosed
+	var errs []error
+	for _, q := range c.askAll(message.Flush, 0, timeout) {
+		_, err := q.answer()
+		errs = append(errs, err)
 	}
-	for range c.peers {
-		<-done
+	if c.isClosed() {
+		return ErrClosed
 	}
 	return errors.Join(errs...)
 }
 
-// flushAll asks each server, unless the client is closed: Close does not wait for what begins behind it.
-func (c *Client) flushAll(timeout time.Duration, errs []error, done chan struct{}) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	for i, p := range c.peers {
-		c.start("store: flush", func() {
-			_, errs[i] = c.one(p, &part{code: message.Flush, ask: &ask{}}, timeout)
-			done <- struct{}{}
-		})
-	}
-	return true
-}
-
-// Stats are what each server says of itself, as JSON; nil for one that says nothing. The timeout is for each server;
-// 0: Config.Timeout.
+// Stats are what each server says of itself, as JSON; nil for one that says nothing. The timeout is for all servers
+// together; 0: Config.Timeout.
 func (c *Client) Stats(timeout time.Duration) map[string][]byte {
 	all := map[string][]byte{}
-	for _, p := range c.peers {
-		said, err := c.one(p, &part{code: message.Stats, ask: &ask{most: message.MaxStatsBytes}}, timeout)
+	for i, q := range c.askAll(message.Stats, message.MaxStatsBytes, timeout) {
+		said, err := q.answer()
 		if err != nil {
 			said = nil
 		}
-		all[p.name] = said
+		all[c.peers[i].name] = said
 	}
 	return all
 }

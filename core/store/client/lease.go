@@ -32,16 +32,20 @@ type Lease struct {
 }
 
 // Lookup leases blocks for a time, which the server may shorten: 0 is what it likes. By
-// position; nil is a miss. The timeout is without progress, of each server, and of what is asked of the leases later; 0:
-// Config.Timeout.
+// position; nil is a miss. All servers are asked at once. The timeout is without progress, and of what is asked of the
+// leases later; 0: Config.Timeout.
 func (c *Client) Lookup(keys [][]byte, hold, timeout time.Duration) ([]*Lease, error) {
 	r := Request{Op: message.Exists, Keys: keys, For: hold, Timeout: timeout}
 	if err := c.check(&r); err != nil {
 		return nil, err
 	}
-	leases := make([]*Lease, len(keys))
-	for _, t := range c.split(nil, &r) {
-		if err := c.lookup(t, &r, leases); err != nil && c.isClosed() {
+	leases, parts := make([]*Lease, len(keys)), c.split(nil, &r)
+	asks := make([]lookup, len(parts))
+	for i, began := 0, time.Now(); i < len(parts); i++ {
+		asks[i] = c.sendLookup(parts[i], &r, began)
+	}
+	for i := range asks {
+		if err := asks[i].take(leases); err != nil && c.isClosed() {
 			Forget(leases)
 			return nil, ErrClosed
 		}
@@ -49,39 +53,55 @@ func (c *Client) Lookup(keys [][]byte, hold, timeout time.Duration) ([]*Lease, e
 	return leases, nil
 }
 
-// lookup asks one server for its keys. No answer is a miss.
-func (c *Client) lookup(t *part, r *Request, leases []*Lease) error {
-	p := c.peers[c.serverOf(t.keys[0])]
-	n, keys, at := len(t.keys), t.keys, t.at
-	a := &ask{most: n * message.PlacedBytes}
-	t.code, t.ask, t.hold = message.Lookup, a, r.For
-	asked := time.Now()
-	said, err := c.one(p, t, r.Timeout)
+// lookup is what was asked of one server for its keys.
+type lookup struct {
+	question
+	client  *Client
+	keys    [][]byte
+	at      []int // positions of the keys in the call
+	request *Request
+	asked   time.Time
+}
+
+func (c *Client) sendLookup(t *part, r *Request, began time.Time) lookup {
+	l := lookup{client: c, keys: t.keys, at: t.at, request: r, asked: time.Now()}
+	t.code, t.ask, t.hold = message.Lookup, &ask{most: len(t.keys) * message.PlacedBytes}, r.For
+	l.question = c.send(c.peers[c.serverOf(t.keys[0])], t, c.patience(r.Timeout), began)
+	return l
+}
+
+// take waits for the answer, and puts leases where their keys are. No answer is a miss.
+func (l *lookup) take(leases []*Lease) error {
+	said, err := l.answer()
 	if err != nil {
-		c.counts.Misses.Add(uint64(n))
+		l.client.counts.Misses.Add(uint64(len(l.keys)))
 		return err
 	}
 	size := message.LookupBytes
-	if a.placed {
+	if l.ask.placed {
 		size = message.PlacedBytes
 	}
-	if len(said) != n*size {
+	if len(said) != len(l.keys)*size {
 		return message.ErrMalformed
 	}
-	for i := range n {
-		l := &Lease{client: c, link: a.via, key: bytes.Clone(keys[i]), timeout: r.Timeout}
-		found, err := l.decode(said[i*size:(i+1)*size], asked, r.For)
-		switch {
-		case err != nil:
+	for i, at := range l.at {
+		if leases[at], err = l.lease(i, said[i*size:(i+1)*size]); err != nil {
 			return err
-		case found:
-			c.counts.Hits.Add(1)
-			leases[at[i]] = l
-		default:
-			c.counts.Misses.Add(1)
 		}
 	}
 	return nil
+}
+
+// lease is that of a key, by its entry of the answer; nil is a miss.
+func (l *lookup) lease(i int, entry []byte) (*Lease, error) {
+	one := &Lease{client: l.client, link: l.ask.via, key: bytes.Clone(l.keys[i]), timeout: l.request.Timeout}
+	found, err := one.decode(entry, l.asked, l.request.For)
+	if err != nil || !found {
+		l.client.counts.Misses.Add(1)
+		return nil, err
+	}
+	l.client.counts.Hits.Add(1)
+	return one, nil
 }
 
 // decode reads an entry of the reply to a lookup.

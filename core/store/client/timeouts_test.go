@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/store/message"
+	"github.com/moewire/moewire/core/store/server"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -115,4 +117,69 @@ func TestTooLargeForASegment(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, done.TooLarge)
 	})
+}
+
+// TestServersAreAskedAtOnce: calls that ask several servers wait for all of them together, so that servers that hang cost one
+// deadline, and not one each.
+func TestServersAreAskedAtOnce(t *testing.T) {
+	var servers []*server.Server
+	cables := map[string]*relay{}
+	for range 3 {
+		s, _ := serve(t)
+		servers = append(servers, s)
+		cables[s.Addr().String()] = &relay{to: s.Addr().String()}
+	}
+	c := dial(t, servers, func(c *Config) {
+		c.Timeout = time.Hour
+		c.Dial = func(ctx context.Context, addr string) (Conn, error) { return cables[addr].dial(ctx, addr) }
+	})
+	stop := func(yes bool) {
+		for _, r := range cables {
+			r.stopped.Store(yes)
+		}
+	}
+	t.Cleanup(func() { stop(false) })
+	var names [][]byte
+	for i := range 64 {
+		names = append(names, fmt.Append(nil, i))
+		mustPut(t, c, string(names[i]), names[i])
+	}
+	for name, call := range map[string]func() error{
+		"lookup": func() error {
+			leases, err := c.Lookup(names, 0, 0)
+			for i, l := range leases {
+				into := make([]byte, len(names[i]))
+				if ok, err := l.Read([][]byte{into}); !ok || string(into) != string(names[i]) {
+					return fmt.Errorf("%s is not %s: %v", into, names[i], err)
+				}
+			}
+			return err
+		},
+		"stats": func() error {
+			if all := c.Stats(0); len(all) != 3 || all[c.cfg.Servers[0]] == nil || all[c.cfg.Servers[2]] == nil {
+				return fmt.Errorf("%v", all)
+			}
+			return nil
+		},
+		"flush": func() error { return c.Flush(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			stop(true)
+			done := make(chan error, 1)
+			go func() { done <- call() }()
+			require.Eventually(t, func() bool {
+				for _, p := range c.peers {
+					p.link.mu.Lock()
+					asked := len(p.link.running)
+					p.link.mu.Unlock()
+					if asked == 0 {
+						return false
+					}
+				}
+				return true
+			}, testTimeout, time.Millisecond, "a server is asked only when another one has answered")
+			stop(false)
+			require.NoError(t, <-done)
+		})
+	}
 }
