@@ -107,12 +107,16 @@ func (s *Store) reclaim() bool {
 
 // emptyUnlocked is empty for a caller that holds mu, which is released meanwhile.
 func (s *Store) emptyUnlocked(at int, v *evictionPlan) bool {
-	g := &s.segments[at]
-	g.state = stateEmptying
-	g.refs.Add(1) // end takes it back: nothing of it is begun anew before
+	s.beginEmptying(at)
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	return s.empty(at, v)
+}
+
+// beginEmptying takes a ref of the segment, so that nothing of it is begun anew before end or keepAsItIs. The caller holds mu.
+func (s *Store) beginEmptying(at int) {
+	s.segments[at].state = stateEmptying
+	s.segments[at].refs.Add(1)
 }
 
 // orWithoutMoves is the candidate, or another one where that has blocks that stay and there is no room for them. The caller holds mu,
@@ -192,7 +196,7 @@ func (s *Store) canMove() bool {
 	for until := time.Now().Add(mostSealing); s.starting && time.Now().Before(until); {
 		s.await(s.turned, until) // another call is opening one
 	}
-	for s.open == none && !s.starting && s.numFree() > 0 {
+	for s.open == none && !s.starting && s.anyFree() {
 		s.tryStart(s.freeSegment())
 	}
 	return s.open != none
@@ -211,7 +215,7 @@ func (s *Store) coldest(v *evictionPlan, may func(at int) bool) int {
 	best := none
 	for i := range s.segments {
 		g := &s.segments[i]
-		if !may(i) || g.pending > 0 || !g.mayBeWritten() || g.state != stateFull && (g.state != stateSealed || g.refs.Load() > 0) {
+		if !may(i) || !g.mayBeEmptied() {
 			continue
 		}
 		if best == none || v.hotBytes[i] < v.hotBytes[best] {
@@ -229,7 +233,7 @@ func (s *Store) coldest(v *evictionPlan, may func(at int) bool) int {
 // stays. A disk that cannot be written to must not cost all blocks in this way: where segments that are not used fail, others
 // have to lack room.
 func (s *Store) candidateWithoutMoves(v *evictionPlan) int {
-	if s.hasBroken() && s.numNoRoom == 0 || s.starting || s.numFree() > 0 {
+	if s.hasBroken() && s.numNoRoom == 0 || s.starting || s.anyFree() {
 		return none
 	}
 	v.since = ^uint64(0)

@@ -60,7 +60,7 @@ func (s *Store) takes(ns uint16, bytes int64, spare int) bool {
 // isForMoves reports whether a put leaves the open segment alone: there is no other room for blocks that are moved. While the
 // medium cannot write to all segments a put may have that room, unless blocks are being moved.
 func (s *Store) isForMoves(spare int) bool {
-	return spare != forMove && s.numFree() == 0 && (s.reclaiming || !s.has(stateLost))
+	return spare != forMove && !s.anyFree() && (s.reclaiming || !s.has(stateLost))
 }
 
 // written takes back what place has added to pending.
@@ -102,7 +102,7 @@ func (s *Store) begin(spare int, p *roomBudget) error {
 		case spare == forMove:
 			return s.noRoom()
 		case s.makeRoom(p):
-		case s.numNoRoom > 0 && s.numFree() > 0: // all that there is room for, which is too little to keep one for moves
+		case s.numNoRoom > 0 && s.anyFree(): // all that there is room for, which is too little to keep one for moves
 			s.tryStart(s.freeSegment())
 		default:
 			return s.noRoom()

@@ -73,6 +73,11 @@ func (g *segment) isFree() bool {
 // mayBeWritten reports whether it is worth a try to write to the segment.
 func (g *segment) mayBeWritten() bool { return time.Since(g.lost) > retryLost }
 
+// mayBeEmptied reports whether the segment has records and nothing is being done with it. One that is full is not sealed yet.
+func (g *segment) mayBeEmptied() bool {
+	return g.pending == 0 && g.mayBeWritten() && (g.state == stateFull || g.state == stateSealed && g.refs.Load() == 0)
+}
+
 // hasRecords reports whether what was placed in the segment still takes room.
 func (g *segment) hasRecords() bool {
 	return !g.isFree() && g.state != stateLost && g.state != stateStarting && g.state != stateGone
@@ -85,6 +90,21 @@ func (s *Store) numFree() (n int) {
 		}
 	}
 	return n
+}
+
+// anyFree reports whether a segment is free. Each put asks: it looks first at the one that was free when it was last asked. The caller
+// holds mu.
+func (s *Store) anyFree() bool {
+	if s.segments[s.lastFree].isFree() {
+		return true
+	}
+	for i := range s.segments {
+		if s.segments[i].isFree() {
+			s.lastFree = i
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Store) freeSegment() int {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -173,6 +174,37 @@ func TestSmallerCapacityOnABrokenDisk(t *testing.T) {
 	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
 }
 
+// TestSmallerCapacityOnABadSegment: a segment that cannot be written to keeps its blocks, and others go in its place. All that go share
+// a flush: a store of many segments starts as soon as one of few.
+func TestSmallerCapacityOnABadSegment(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	f.fillFolder()
+	writes, flushes := 0, 0
+	require.NoError(t, f.s.Close())
+	stop := sys.InjectFaults(func(call string) error {
+		switch call {
+		case "pwrite":
+			if writes++; writes == 2 { // of the segment that is to go second
+				return syscall.EIO
+			}
+		case "fdatasync":
+			flushes++
+		}
+		return nil
+	})
+	defer stop()
+	m, err := medium.OpenFiles(f.path, 8<<20)
+	require.NoError(t, err)
+	f.open(m)
+	stop()
+	require.Equal(t, 1, f.said("keeps its blocks"))
+	require.Zero(t, f.said("not reached"))
+	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+	require.Equal(t, blocksOfFolder, len(f.there())+int(f.s.Stats().EvictedCold+f.s.Stats().EvictedOrphans))
+	require.LessOrEqual(t, flushes, 2)
+	f.accounts()
+}
+
 // TestSmallerCapacityAndAFailedFlush: a flush that fails after the start costs what it may have lost, and nothing else: what is set
 // aside stays that, and room is made again.
 func TestSmallerCapacityAndAFailedFlush(t *testing.T) {
@@ -195,6 +227,26 @@ func TestSmallerCapacityAndAFailedFlush(t *testing.T) {
 	require.Equal(t, aside, f.numGone())
 	require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
 	f.accounts()
+}
+
+// TestManySegments: what a put takes does not grow with the number of segments.
+func TestManySegments(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	perPut := func(name string) time.Duration {
+		best := time.Hour
+		for turn := range 10 {
+			began := time.Now()
+			for i := range 50 {
+				require.NoError(t, f.put(fmt.Sprint(name, turn, "/", i), "", []byte(name)))
+			}
+			best = min(best, time.Since(began)/50)
+		}
+		return best
+	}
+	few := perPut("few")
+	f.again(medium.MaxSegments << 20)
+	many := perPut("many")
+	require.Less(t, many, 10*few, "with %d segments, beside 16", medium.MaxSegments)
 }
 
 // TestCapacityBelowFourSegments: the store begins anew, and says so once.

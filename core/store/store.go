@@ -112,6 +112,7 @@ type Store struct {
 	mu         sync.Mutex
 	segments   []segment
 	open       int // the segment that is written to, or none
+	lastFree   int // a segment that was free at the last look
 	closed     bool
 	failed     error  // the latest failure to begin a segment
 	numNoRoom  int    // segments that the medium has no room for

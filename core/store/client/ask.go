@@ -76,11 +76,11 @@ type question struct {
 
 // one asks one server and waits. The error says why there is no answer, or none that serves.
 func (c *Client) one(p asked, t *part, timeout time.Duration) ([]byte, error) {
-	return c.send(p, t, c.patience(timeout), time.Now()).answer()
+	return c.send(p, t, c.timeoutOf(timeout), time.Now()).answer()
 }
 
-// patience is a timeout that a call was given; 0: that of the client.
-func (c *Client) patience(timeout time.Duration) time.Duration {
+// timeoutOf is a timeout that a call was given; 0: that of the client.
+func (c *Client) timeoutOf(timeout time.Duration) time.Duration {
 	if timeout == 0 {
 		return c.cfg.Timeout
 	}
@@ -134,7 +134,7 @@ func (q question) answer() ([]byte, error) {
 func (c *Client) askAll(code message.Code, most int, timeout time.Duration) []question {
 	sent, began := make([]question, len(c.peers)), time.Now()
 	for i, p := range c.peers {
-		sent[i] = c.send(p, &part{code: code, ask: &ask{most: most}}, c.patience(timeout), began)
+		sent[i] = c.send(p, &part{code: code, ask: &ask{most: most}}, c.timeoutOf(timeout), began)
 	}
 	return sent
 }
@@ -153,8 +153,8 @@ func (c *Client) Flush(timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// Stats are what each server says of itself, as JSON; nil for one that says nothing. The timeout is for all servers
-// together; 0: Config.Timeout.
+// Stats are what each server says of itself, as JSON; nil for one that says nothing. All of them are asked at once.
+// The timeout is how long one may be silent; 0: Config.Timeout.
 func (c *Client) Stats(timeout time.Duration) map[string][]byte {
 	all := map[string][]byte{}
 	for i, q := range c.askAll(message.Stats, message.MaxStatsBytes, timeout) {

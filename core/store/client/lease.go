@@ -66,7 +66,7 @@ type lookup struct {
 func (c *Client) sendLookup(t *part, r *Request, began time.Time) lookup {
 	l := lookup{client: c, keys: t.keys, at: t.at, request: r, asked: time.Now()}
 	t.code, t.ask, t.hold = message.Lookup, &ask{most: len(t.keys) * message.PlacedBytes}, r.For
-	l.question = c.send(c.peers[c.serverOf(t.keys[0])], t, c.patience(r.Timeout), began)
+	l.question = c.send(c.peers[c.serverOf(t.keys[0])], t, c.timeoutOf(r.Timeout), began)
 	return l
 }
 

@@ -183,14 +183,11 @@ func (f *Files) NumKept() int { return f.numKept }
 // Anew reports whether a store of larger segments was given up.
 func (f *Files) Anew() bool { return f.isAnew }
 
-// GiveBack leaves holes where segments were, and cuts those off that were the last ones.
+// GiveBack cuts those segments off that were the last ones, and leaves holes where the others were.
 func (f *Files) GiveBack(segments []int) error {
 	given := map[int]bool{}
 	for _, at := range segments {
 		given[at] = true
-		if err := sys.Punch(f.blocks, int64(at)*f.segmentBytes, f.segmentBytes); err != nil {
-			return err
-		}
 	}
 	end := f.numSegments
 	for end > 0 && given[end-1] {
@@ -199,6 +196,11 @@ func (f *Files) GiveBack(segments []int) error {
 	size, err := sys.Size(f.blocks)
 	if most := int64(end) * f.segmentBytes; err == nil && size > most {
 		err = sys.Truncate(f.blocks, most)
+	}
+	for at := range given {
+		if at < end && err == nil {
+			err = sys.Punch(f.blocks, int64(at)*f.segmentBytes, f.segmentBytes)
+		}
 	}
 	return err
 }
