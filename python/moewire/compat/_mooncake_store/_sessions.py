@@ -24,6 +24,7 @@ class SessionCalls(RawCalls):
     def __init__(self) -> None:
         super().__init__()
         self._sessions: dict[str, tuple[BufferHandle, int]] = {}  # and how often it was begun
+        self._held_bytes = 0  # of their blocks, together
 
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
         """Begins to read blocks. End each block as often as it was begun.
@@ -60,10 +61,10 @@ class SessionCalls(RawCalls):
                 block, begun = self._sessions[name]
                 self._sessions[name] = block, begun + 1
                 return OK
-            held = sum(len(one) for one, _ in self._sessions.values())
-            if held + len(block) > self._settings.buffer:
+            if self._held_bytes + len(block) > self._settings.buffer:
                 return FULL
             self._sessions[name] = block, 1
+            self._held_bytes += len(block)
             return OK
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
@@ -80,6 +81,8 @@ class SessionCalls(RawCalls):
                 block, begun = self._sessions.pop(name, (BufferHandle(), 0))
                 if begun > 1:
                     self._sessions[name] = block, begun - 1
+                else:
+                    self._held_bytes -= len(block)
         return OK
 
     def batch_get_into_multi_buffer_ranges(
@@ -136,3 +139,4 @@ class SessionCalls(RawCalls):
     def _shut(self) -> None:
         super()._shut()
         self._sessions.clear()
+        self._held_bytes = 0
