@@ -205,6 +205,41 @@ func TestSmallerCapacityOnABadSegment(t *testing.T) {
 	f.accounts()
 }
 
+// TestSmallerCapacityThatStaysOnTheDisk: where the room is not taken back a line says so, the store goes on, and the next start gives it
+// back. A file system that has no holes is no error.
+func TestSmallerCapacityThatStaysOnTheDisk(t *testing.T) {
+	for _, c := range []struct {
+		call string
+		err  error
+		said int
+	}{
+		{"fallocate punch", syscall.EIO, 1},
+		{"ftruncate", syscall.EIO, 1},
+		{"fallocate punch", syscall.EOPNOTSUPP, 0},
+	} {
+		t.Run(c.call+" "+c.err.Error(), func(t *testing.T) {
+			f := newFolder(t, 16<<20)
+			f.fillFolder()
+			for i := range blocksOfFolder / 4 { // the segments in front have nothing, and become holes
+				require.True(t, f.delete(fmt.Sprint("key", i)))
+			}
+			mends := sys.FailCall(c.call, c.err)
+			defer mends()
+			f.again(8 << 20)
+			mends()
+			require.Equal(t, c.said, f.said(c.call+": "+c.err.Error()), f.lines.said())
+			require.Zero(t, f.said("not reached"))
+			require.Greater(t, f.diskBytes(), int64(8<<20))
+			stayed := f.there()
+			require.GreaterOrEqual(t, len(stayed), 50)
+			f.again(8 << 20)
+			require.LessOrEqual(t, f.diskBytes(), int64(8<<20))
+			require.Equal(t, stayed, f.there())
+			f.accounts()
+		})
+	}
+}
+
 // TestSmallerCapacityAndAFailedFlush: a flush that fails after the start costs what it may have lost, and nothing else: what is set
 // aside stays that, and room is made again.
 func TestSmallerCapacityAndAFailedFlush(t *testing.T) {

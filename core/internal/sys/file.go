@@ -120,16 +120,23 @@ func Reserve(fd *FD, off, n int64) error {
 
 // Punch gives the room of a part of a file back, which reads as zeros then. Where the file system cannot, nothing happens.
 func Punch(fd *FD, off, n int64) error {
-	err := retry(func() error {
-		return unix.Fallocate(fd.Raw(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-	})
+	const call = "fallocate punch"
+	err := injected(call)
+	if err == nil {
+		err = retry(func() error {
+			return unix.Fallocate(fd.Raw(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		})
+	}
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
-	return diskError("fallocate", fd, err)
+	return diskError(call, fd, err)
 }
 
 // Truncate sets the length of a file.
 func Truncate(fd *FD, n int64) error {
+	if err := injected("ftruncate"); err != nil {
+		return diskError("ftruncate", fd, err)
+	}
 	return diskError("ftruncate", fd, retry(func() error { return unix.Ftruncate(fd.Raw(), n) }))
 }
