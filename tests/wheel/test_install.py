@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -135,6 +136,14 @@ assert not {"torch", "numpy"} & set(sys.modules)
 """
 
 
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The first line that a process prints, within a minute."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], 60)
+    assert ready, f"{process.args} has printed nothing"
+    return process.stdout.readline()
+
+
 def test_release_wheel_serves_blocks(release_wheel: Path, venv: Venv, elsewhere: Path) -> None:
     """`moewire store serve`, its client and its commands, without torch and numpy; twice."""
     environment = clean_environment(venv.bin)
@@ -147,8 +156,7 @@ def test_release_wheel_serves_blocks(release_wheel: Path, venv: Venv, elsewhere:
             cwd=elsewhere,
         )  # fmt: skip
         try:
-            assert served.stdout is not None
-            address = served.stdout.readline().split(" at ")[1].strip()
+            address = first_line(served).split(" at ")[1].strip()
             client = {**environment, "MOEWIRE_STORE_SERVERS": address, "MOEWIRE_KEY_FILE": "keys"}
             run(venv.python, "-W", "error", "-c", BLOCKS, *words, env=client, cwd=elsewhere)
             check = run(venv.bin / "moewire", "store", "check", env=client, cwd=elsewhere)
