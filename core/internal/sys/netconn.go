@@ -15,16 +15,18 @@ import (
 
 // Conn is a connection of package net that a forked child closes, as it does an FD. What the kernel has made and
 // this process has not noted yet, which takes microseconds, a child keeps: the other side sees the end then when
-// both processes have ended.
+// both processes have ended. Reads are for one goroutine at a time, and so are writes.
 type Conn struct {
 	*net.TCPConn
 	noted
+	io *polled
 }
 
 // UnixConn is the same over a unix socket.
 type UnixConn struct {
 	*net.UnixConn
 	noted
+	io *polled
 }
 
 // noted is a descriptor in the table, which is closed once.
@@ -70,9 +72,14 @@ func noteConn(nc *net.TCPConn) (*Conn, error) {
 		_ = nc.Close()
 		return nil, err
 	}
+	io, err := newPolled(nc)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
 	noteFD(raw)
 	unpaceWithin(nc, raw)
-	return &Conn{nc, noted{raw: raw}}, nil
+	return &Conn{nc, noted{raw: raw}, io}, nil
 }
 
 func rawOf(nc syscall.Conn) (raw int, err error) {
@@ -103,9 +110,25 @@ func UnixNet(fd *FD) (*UnixConn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	io, err := newPolled(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	noteFD(raw)
-	return &UnixConn{conn, noted{raw: raw}}, nil
+	return &UnixConn{conn, noted{raw: raw}, io}, nil
 }
+
+// Read waits for bytes, until its deadline.
+func (c *Conn) Read(p []byte) (int, error) { return c.io.Read(p) }
+
+// WriteBuffers writes all of a list, until its deadline. It takes off the list what it has written.
+func (c *Conn) WriteBuffers(list *net.Buffers) (int64, error) { return c.io.WriteBuffers(list) }
+
+// Read is that of a Conn.
+func (c *UnixConn) Read(p []byte) (int, error) { return c.io.Read(p) }
+
+// WriteBuffers is that of a Conn.
+func (c *UnixConn) WriteBuffers(list *net.Buffers) (int64, error) { return c.io.WriteBuffers(list) }
 
 // SendFDs sends one message with descriptors attached, as Send does. It waits while the other side has no room, until
 // the connection's deadline.

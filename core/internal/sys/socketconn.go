@@ -26,9 +26,6 @@ type SocketConn struct {
 	out           *Vector
 }
 
-// maxWritten is how many pieces one call writes.
-const maxWritten = 128
-
 // NewSocketConn takes a connected socket over, also if it fails. The addresses are what it says of itself.
 func NewSocketConn(fd *FD, local, remote net.Addr) (*SocketConn, error) {
 	if err := unix.SetNonblock(fd.Raw(), true); err != nil {
@@ -106,7 +103,7 @@ func (c *SocketConn) Read(p []byte) (int, error) {
 		if c.reads.isOver() {
 			return 0, os.ErrDeadlineExceeded
 		}
-		n, err := Read(c.fd, p)
+		n, err := receiveNow(c.fd.Raw(), p)
 		switch {
 		case err == nil && n == 0 && len(p) > 0:
 			return 0, c.cause(io.EOF)
@@ -140,25 +137,23 @@ func (c *SocketConn) Write(p []byte) (int, error) {
 	return c.writeSome()
 }
 
-// WriteBuffers writes all of a list, which it uses up, until its deadline.
+// WriteBuffers writes all of a list, until its deadline. It takes off the list what it has written.
 func (c *SocketConn) WriteBuffers(list *net.Buffers) (done int64, err error) {
 	if !c.enter() {
 		return 0, net.ErrClosed
 	}
 	defer func() { _ = c.leave() }()
 	defer c.out.Reset()
-	for {
-		for c.out.Free() > 0 && len(*list) > 0 {
-			c.out.Add((*list)[0])
-			(*list)[0], *list = nil, (*list)[1:]
-		}
+	for len(*list) > 0 {
+		c.out.fill(*list)
 		n, err := c.writeSome()
+		use(list, n)
 		done += int64(n)
-		if err != nil || len(*list) == 0 {
+		if err != nil {
 			return done, err
 		}
-		c.out.Reset()
 	}
+	return done, nil
 }
 
 // writeSome writes what is in the vector.
@@ -167,7 +162,7 @@ func (c *SocketConn) writeSome() (done int, err error) {
 		if c.writes.isOver() {
 			return done, os.ErrDeadlineExceeded
 		}
-		n, err := SendVector(c.fd, c.out)
+		n, err := sendNow(c.fd.Raw(), c.out)
 		done += n
 		switch {
 		case err == nil:

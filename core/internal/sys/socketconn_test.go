@@ -68,37 +68,45 @@ func kinds(t *testing.T, f func(t *testing.T, a, b *SocketConn)) {
 
 // TestSocketConnCarries: bytes of both directions at once arrive as they were written, in pieces of any length.
 func TestSocketConnCarries(t *testing.T) {
-	kinds(t, func(t *testing.T, a, b *SocketConn) {
-		const total = 8 << 20
-		src := rand.New(rand.NewPCG(testenv.Seed(t), 1))
-		sent := make([]byte, total)
-		for i := range sent {
-			sent[i] = byte(src.Uint32())
-		}
-		got := make(chan []byte, 2)
-		for _, ends := range [][2]*SocketConn{{a, b}, {b, a}} {
-			go func() {
-				all, err := io.ReadAll(io.LimitReader(ends[1], total))
-				require.NoError(t, err)
-				got <- all
-			}()
-			pieces := src.Perm(500)
-			go func() {
-				for rest := sent; len(rest) > 0; {
-					var list net.Buffers
-					for _, n := range pieces {
-						n = min(n*n, len(rest))
-						list, rest = append(list, rest[:n]), rest[n:]
-					}
-					_, err := ends[0].WriteBuffers(&list)
-					require.NoError(t, err)
+	kinds(t, func(t *testing.T, a, b *SocketConn) { carries(t, a, b) })
+}
+
+// vectored is what SocketConn, Conn and UnixConn have in common.
+type vectored interface {
+	net.Conn
+	WriteBuffers(list *net.Buffers) (int64, error)
+}
+
+func carries(t *testing.T, a, b vectored) {
+	const total = 8 << 20
+	src := rand.New(rand.NewPCG(testenv.Seed(t), 1))
+	sent := make([]byte, total)
+	for i := range sent {
+		sent[i] = byte(src.Uint32())
+	}
+	got := make(chan []byte, 2)
+	for _, ends := range [][2]vectored{{a, b}, {b, a}} {
+		go func() {
+			all, err := io.ReadAll(io.LimitReader(ends[1], total))
+			require.NoError(t, err)
+			got <- all
+		}()
+		pieces := src.Perm(500)
+		go func() {
+			for rest := sent; len(rest) > 0; {
+				var list net.Buffers
+				for _, n := range pieces {
+					n = min(n*n, len(rest))
+					list, rest = append(list, rest[:n]), rest[n:]
 				}
-			}()
-		}
-		for range 2 {
-			require.True(t, bytes.Equal(sent, <-got))
-		}
-	})
+				_, err := ends[0].WriteBuffers(&list)
+				require.NoError(t, err)
+			}
+		}()
+	}
+	for range 2 {
+		require.True(t, bytes.Equal(sent, <-got))
+	}
 }
 
 // TestSocketConnDeadlines: a wait ends at its deadline, at one that is set while it waits, and not at one that was
