@@ -73,6 +73,25 @@ def test_handles_are_bounded(
     ops.make_routing(number, IDS, E)
 
 
+def test_a_buffer_without_room_for_the_backward() -> None:
+    """It is refused before anything is sent, where a gradient is asked for."""
+    num_max, hidden, topk = 20_000, 512, 8
+    small = moewire.Buffer.get_flat_buffer_size_hint(num_max, hidden, 1, topk)
+    ids, x = torch.zeros(T, topk, dtype=torch.int64), torch.ones(T, hidden).bfloat16()
+    weights = torch.ones(T, topk)
+    with moewire.Buffer.from_exchange(lambda own: [own], 0, 1, small) as one:
+        number = ops.register(one)
+        before = one.counters()
+        for given in ((x.clone().requires_grad_(), weights), (x, weights.clone().requires_grad_())):
+            call = (number, given[0], ids, given[1], num_max, E)
+            with pytest.raises(moewire.InvalidArgument, match=f"num_ep_buffer_bytes={small} given"):
+                ops.dispatch(*call)
+            assert one.counters() == before, "something was sent"
+            with torch.no_grad():
+                ops.dispatch(*call)
+            before = one.counters()
+
+
 def test_nothing_is_sent_while_a_stream_is_captured(
     buffer: moewire.Buffer, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,7 +240,8 @@ def dispatch(
         topk_idx.shape[1],
         num_slots=buffer.num_slots,
     )
-    call.check_size("get_ep_buffer_size_hint", need)
+    if torch.is_grad_enabled():
+        call.check_size("get_ep_buffer_size_hint", need)
     routing = Routing(call, topk_idx, topk_weights.detach())
     rows, routing._link = _Dispatch.apply(new_anchor(x), x, topk_weights, topk_idx, routing, more)
     return rows, routing

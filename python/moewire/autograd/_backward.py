@@ -154,7 +154,7 @@ class Call(Generic[AnyHandle]):
     def check_size(self, hint: str, need: int) -> None:
         """Refuses in the forward what would not fit in the backward; ``hint`` gave ``need``."""
         given = self.buffer.num_ep_buffer_bytes
-        if given < need and torch.is_grad_enabled():
+        if given < need:
             allowed = f"at least moewire.autograd.{hint}(...) = {need} for this shape"
             raise check.refuse("buffer", f"one of num_ep_buffer_bytes={given}", allowed)
 

@@ -63,6 +63,14 @@ def get_flat_buffer_size_hint(
 class FlatCall(Call[FlatHandle]):
     """The flat operations of one layer's call."""
 
+    def check_backward(self, hidden: int, num_topk: int) -> None:
+        """Refuses in the forward what would not fit in the backward."""
+        buffer = self.buffer
+        need = get_flat_buffer_size_hint(
+            self.num_max_tokens, hidden, buffer.group_size, num_topk, num_slots=buffer.num_slots
+        )
+        self.check_size("get_flat_buffer_size_hint", need)
+
     def dispatch(
         self,
         rows: torch.Tensor,
@@ -205,14 +213,8 @@ def dispatch_flat(
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
     call = FlatCall(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
-    need = get_flat_buffer_size_hint(
-        num_max_dispatch_tokens_per_rank,
-        x.shape[1],
-        buffer.group_size,
-        topk_idx.shape[1],
-        num_slots=buffer.num_slots,
-    )
-    call.check_size("get_flat_buffer_size_hint", need)
+    if torch.is_grad_enabled():
+        call.check_backward(x.shape[1], topk_idx.shape[1])
     routing = FlatRouting(call)
     rows, routing.topk_weights, routing.topk_idx, routing._link = _DispatchFlat.apply(
         new_anchor(x), x, topk_weights, topk_idx, routing, more

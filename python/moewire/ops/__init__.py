@@ -79,8 +79,9 @@ def dispatch(
         MoewireError: as for ``moewire.autograd.dispatch_flat``, when the call runs.
     """
     num_max = num_max_dispatch_tokens_per_rank
+    learns = torch.is_grad_enabled() and (x.requires_grad or topk_weights.requires_grad)
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] = _flat.dispatch(
-        buffer, x, topk_idx, topk_weights, num_max, num_experts, timeout_us
+        buffer, x, topk_idx, topk_weights, num_max, num_experts, timeout_us, learns
     )
     return found
 

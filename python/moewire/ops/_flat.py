@@ -59,6 +59,7 @@ def _dispatch(
     num_max_tokens: int,
     num_experts: int,
     timeout_us: int,
+    learns: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     one = _tables.buffer_of(buffer)
     # The handle keeps the ids, and compiled code may use their memory again.
@@ -67,6 +68,8 @@ def _dispatch(
     check_inputs(one, *given)
     _tables.refuse_full()
     call = FlatCall(one, None, num_max_tokens, num_experts, timeout_us)
+    if learns:
+        call.check_backward(x.shape[1], ids.shape[1])
     received = call.dispatch(*given)
     made = _Open(call, received)
     parts = received.recv_x, received.recv_topk_idx, received.recv_topk_weights
@@ -84,6 +87,7 @@ def _dispatch_fake(
     num_max_tokens: int,
     num_experts: int,
     timeout_us: int,
+    learns: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     most, topk = _tables.buffer_of(int(buffer)).group_size * num_max_tokens, topk_idx.shape[1]
     return (
@@ -147,7 +151,7 @@ def _to_tokens_fake(
 
 dispatch = define(
     "dispatch(SymInt buffer, Tensor x, Tensor topk_idx, Tensor topk_weights, SymInt num_max_tokens,"
-    " SymInt num_experts, int timeout_us) -> (Tensor, Tensor, Tensor, Tensor)",
+    " SymInt num_experts, int timeout_us, bool learns) -> (Tensor, Tensor, Tensor, Tensor)",
     _dispatch,
     _dispatch_fake,
 )
@@ -178,7 +182,7 @@ def _dispatch_backward(
 ) -> tuple[Any, ...]:
     handle, ids = ctx.saved_tensors
     grad_x, home = to_tokens(handle, ids, grad_rows, grad_weights, ctx.num_tokens)
-    return None, grad_x, None, home.to(ctx.weights_dtype), None, None, None
+    return None, grad_x, None, home.to(ctx.weights_dtype), None, None, None, None
 
 
 def _after_combine(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
