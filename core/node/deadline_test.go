@@ -85,20 +85,77 @@ func TestCallsEndInTimeWithoutAnything(t *testing.T) {
 	t.Logf("at most %v after the deadline", late)
 }
 
-// lateness is how long after its deadline a call has ended, with an error.
+// rendezvousCalls are what rank 0 does of a rendezvous to which rank 1 does not come.
+var rendezvousCalls = []struct {
+	name    string
+	prepare func(t *testing.T, pair [2]*Buffer)
+	call    func(pair [2]*Buffer) error
+}{
+	{"connect", func(*testing.T, [2]*Buffer) {}, connectAlone},
+	{"connect of an update", func(t *testing.T, pair [2]*Buffer) {
+		require.Equal(t, [2]error{}, connectPair(pair, soon))
+		require.NoError(t, errors.Join(pair[0].Update(), pair[1].Update()))
+	}, connectAlone},
+	{"update and connect", func(t *testing.T, pair [2]*Buffer) {
+		require.Equal(t, [2]error{}, connectPair(pair, soon))
+		require.NoError(t, pair[1].Update())
+	}, func(pair [2]*Buffer) error {
+		if err := pair[0].Update(); err != nil {
+			return err
+		}
+		return connectAlone(pair)
+	}},
+}
+
+func connectAlone(pair [2]*Buffer) error {
+	return pair[0].Connect([][]byte{pair[0].Metadata(), pair[1].Metadata()}, shortly)
+}
+
+// TestRendezvousEndsInTimeWithoutAnything: in a process that has nothing left, a construction and an
+// update end by their deadline where the other rank does not come.
+func TestRendezvousEndsInTimeWithoutAnything(t *testing.T) {
+	late, number := time.Duration(0), 0
+	for _, hosts := range []int{1, 2} {
+		for _, c := range rendezvousCalls {
+			number++
+			for i, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC} {
+				if testing.Short() && i != number%4 {
+					continue
+				}
+				t.Run(fmt.Sprint(hosts, " ", c.name, " ", errno), func(t *testing.T) {
+					pair := pairOn(t, hosts)
+					defer closeBoth(pair)
+					c.prepare(t, pair)
+					late = max(late, latenessOf(t, errno, func() error { return c.call(pair) }))
+				})
+			}
+		}
+	}
+	t.Logf("at most %v after the deadline", late)
+}
+
+func closeBoth(pair [2]*Buffer) {
+	for _, b := range pair {
+		_ = b.Close()
+	}
+}
+
+// lateness is latenessOf of a call of rank 0 over a routing.
 func lateness(t *testing.T, hosts int, errno syscall.Errno, call func(b *Buffer, r *Routing) error) time.Duration {
 	pair := pairOn(t, hosts)
-	defer func() {
-		for _, b := range pair {
-			_ = b.Close()
-		}
-	}()
+	defer closeBoth(pair)
 	require.Equal(t, [2]error{}, connectPair(pair, soon))
 	made := both(t, func(r int) (*Routing, error) { r0, _, err := routeAll(pair[r], 1); return r0, err })
+	return latenessOf(t, errno, func() error { return call(pair[0], made[0]) })
+}
+
+// latenessOf is how long after its deadline a call has ended, with an error, while such an error is what
+// every system call gets that needs something.
+func latenessOf(t *testing.T, errno syscall.Errno, call func() error) time.Duration {
 	stop := sys.InjectFaults(func(string) error { return errno })
 	defer stop()
 	ended, begin := make(chan error, 1), time.Now()
-	go func() { ended <- call(pair[0], made[0]) }()
+	go func() { ended <- call() }()
 	select {
 	case err := <-ended:
 		took := time.Since(begin)
