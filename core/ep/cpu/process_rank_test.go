@@ -56,6 +56,7 @@ type groupSpec struct {
 	Bound              time.Duration // of silence; 0: a process that starves is not dead
 	Away               []int         // ranks at the other end of a cable that will be cut
 	Dies               bool          // an RDMA device, in the middle
+	Lacks              string        // "CALL ERRNO": rank 1 is stopped then, and rank 0 has nothing left
 
 	command func(rank int, words ...string) []string // runs a rank elsewhere
 }
@@ -106,6 +107,8 @@ func (s *rankSpec) run() error {
 	switch {
 	case s.Away != nil:
 		err = s.roundsWithCut(w, dom)
+	case s.Lacks != "":
+		return s.callWithout(w)
 	case s.Killed < 0:
 		err = s.rounds(w)
 		fmt.Println("then", s.carriers(dom))
