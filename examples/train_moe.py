@@ -10,6 +10,8 @@ experts' gradients come with the rows; all other gradients are summed over the r
 """
 
 import sys
+import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from moewire import Buffer, autograd
 
 VOCABULARY, HIDDEN, EXPERTS, TOPK, WIDTH, LAYERS = 24, 32, 8, 2, 32, 2
 LENGTH, STEPS, RATE, MAX_TOKENS, TIMEOUT_US = 16, 100, 0.01, 128, 60_000_000
+CALLS = "make_routing", "scatter", "gather", "dispatch", "combine"
 
 
 class Model(torch.nn.Module):
@@ -153,7 +156,26 @@ def sum_over_ranks(value):
     value.copy_(sum(reversed(parts[:-1]), start=parts[-1]))
 
 
-def train(experts, ranks_here, num_ranks, exchange, reduce):
+class Timed(Buffer):
+    """A buffer that adds up the seconds of its calls, waits for other ranks included."""
+
+    seconds = 0.0
+
+    def __getattribute__(self, name):
+        inner = super().__getattribute__(name)
+        if name not in CALLS:
+            return inner
+
+        def call(*args, **options):
+            begin = time.perf_counter()
+            result = inner(*args, **options)
+            self.seconds += time.perf_counter() - begin
+            return result
+
+        return call
+
+
+def train(experts, ranks_here, num_ranks, exchange, reduce, ended=lambda: None):
     """The loss per token at each step."""
     torch.manual_seed(0)
     model, losses = Model(experts), []
@@ -169,7 +191,16 @@ def train(experts, ranks_here, num_ranks, exchange, reduce):
             reduce(value)
         optimizer.step()
         losses.append(total.item() / tokens)
+        ended()
     return losses
+
+
+def print_share(times):
+    """Of the calls in a step, of this rank; ``times`` are (now, in calls so far) between steps."""
+    steps = [(b - a, d - c) for (a, c), (b, d) in pairwise(times)]
+    seconds, in_calls = min(steps)
+    share = in_calls / seconds
+    print(f"the fastest step took {seconds * 1e3:.2f} ms, {share:.0%} in calls of the buffer")
 
 
 def main():
@@ -179,14 +210,19 @@ def main():
     routed, checkpoints = "--high-throughput" in sys.argv, "--checkpoint" in sys.argv
     size = autograd.get_ep_buffer_size_hint(MAX_TOKENS, HIDDEN, ranks, EXPERTS, TOPK)
     share = EXPERTS // ranks
-    with Buffer(dist.group.WORLD, size) as buffer:
+    with Timed(dist.group.WORLD, size) as buffer:
         mine = slice(rank * share, (rank + 1) * share)
         exchange = over_routings(buffer, checkpoints) if routed else over_ranks(buffer)
-        together = train(mine, [rank], ranks, exchange, sum_over_ranks)
+        times = [(time.perf_counter(), 0.0)]  # at the end of each step: now, and in calls so far
+        together = train(
+            mine, [rank], ranks, exchange, sum_over_ranks,
+            lambda: times.append((time.perf_counter(), buffer.seconds)),
+        )  # fmt: skip
         counters = buffer.counters()
     assert routed or counters["num_dispatches"] == counters["num_combines"] == 2 * LAYERS * STEPS
     assert counters["num_rows_sent"] > LAYERS * STEPS
     if rank == 0:
+        print_share(times)
         exchange = alone_by_rank(ranks) if routed else alone
         one = train(slice(EXPERTS), range(ranks), ranks, exchange, lambda _: None)
         for step in [*range(0, STEPS, STEPS // 5), STEPS - 1]:

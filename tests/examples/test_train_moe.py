@@ -35,6 +35,8 @@ def test_losses_are_one_process_s_to_the_bit(start, ranks: int, arguments: tuple
     assert f"{ranks} ranks, largest difference of 100 steps: 0\n" in output
     losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", output)]
     assert losses[-1] < losses[0] - 1
+    share = re.search(r"the fastest step took [\d.]+ ms, (\d+)% in calls of the buffer", output)
+    assert share and 0 < int(share[1]) < 100
 
 
 @pytest.mark.all
