@@ -343,6 +343,8 @@ def refusals(rank: Rank) -> list[str]:
         lambda: buffer.combine(torch.zeros(999, HIDDEN).bfloat16(), handle),
         lambda: buffer.combine(mine.x, None),
         lambda: buffer.engram_write(),
+        lambda: buffer.create_agrs_session(),
+        lambda: buffer.all_gather(mine.x),
         lambda: deep_ep.ElasticBuffer(group_of(rank), num_max_tokens_per_rank=-1),
     ]
     texts = []
