@@ -105,6 +105,9 @@ class EventOverlap:
         extra_tensors: kept alive as long as this object.
     """
 
+    hook_after_wait: Callable[[], object] | None = None
+    _releases = False
+
     def __init__(
         self,
         event: Event | None = None,
@@ -112,8 +115,6 @@ class EventOverlap:
     ) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
-        self.hook_after_wait: Callable[[], object] | None = None
-        self._releases = False
 
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Waits for the operation, and then calls the hook, if one is registered.
@@ -205,5 +206,7 @@ def completion(
     pending: Finishable, how: How, tensors: tuple[torch.Tensor, ...]
 ) -> tuple[EventOverlap, Hook | None]:
     """The event and the hook that a call returns."""
+    if how is AT_ONCE:
+        return EventOverlap(), None
     event = EventOverlap(Event(pending), tensors) if how.async_finish else EventOverlap()
     return event, Hook(pending) if how.return_recv_hook else None
