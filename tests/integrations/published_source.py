@@ -4,47 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import shutil
 import tarfile
 import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urljoin
 
 import engine_venvs
+from pip._internal.commands import create_command
 
 from harness import required
 
-_FILES = "https://files.pythonhosted.org/packages"
-
 
 class Source(NamedTuple):
-    """One package: where it is, and what of it is kept."""
+    """One package, and what of it is kept."""
 
     name: str
     version: str
-    path: str
     sha256: str
     parts: tuple[str, ...]
 
     @property
-    def url(self) -> str:
-        """Of the archive."""
-        return f"{_FILES}/{self.path}/vllm-{self.version}.tar.gz"
+    def archive(self) -> str:
+        """The file's name in the index."""
+        return f"vllm-{self.version}.tar.gz"
 
 
 VLLM_TESTS = Source(
     "tests",
     "0.32.0",
-    "d5/df/5471312c76e335eaa2b8333e87ea39f0d37bfe24f10a582620e34ff12e33",  # 44.5 MB
-    "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad",
+    "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad",  # 44.5 MB
     ("tests/__init__.py", "tests/v1/__init__.py", "tests/v1/kv_offload/"),
 )
 # No wheel for the CPU has this version.
 NEXT_EXCHANGES = Source(
     "exchanges",
     "0.33.0",
-    "f7/25/aa5684e9c59d6fc75f78926b7f15e8d9adc7de2d9e6e7575b80776ad8169",  # 47.1 MB
-    "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
+    "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",  # 47.1 MB
     ("vllm/model_executor/layers/fused_moe/prepare_finalize/deepep_",),
 )
 
@@ -60,16 +58,30 @@ def folder(source: Source) -> Path:
             try:
                 _unpack(source, _fetched(source), root)
             except OSError as error:
-                required.lacking("vllm", f"cannot fetch {source.url}: {error}")
+                required.lacking("vllm", f"cannot fetch {source.archive}: {error}")
     return root
 
 
 def _fetched(source: Source) -> bytes:
-    with urllib.request.urlopen(source.url, timeout=60) as answer:
-        content = bytes(answer.read())
+    index = _index()
+    link = re.search(rf'href="([^"#]*{re.escape(source.archive)})', _read(index).decode())
+    if not link:
+        raise FileNotFoundError(f"{index} lists no {source.archive}")
+    content = _read(urljoin(index, link[1]))
     found = hashlib.sha256(content).hexdigest()
-    assert found == source.sha256, f"{source.url}: SHA-256 {found}, expected {source.sha256}"
+    assert found == source.sha256, f"{source.archive}: SHA-256 {found}, expected {source.sha256}"
     return content
+
+
+def _index() -> str:
+    """vLLM's page in the index that pip is set to; only pip itself knows which that is."""
+    options = create_command("download").parser.get_default_values()
+    return f"{options.index_url.rstrip('/')}/vllm/"
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return bytes(answer.read())
 
 
 def _unpack(source: Source, content: bytes, root: Path) -> None:
