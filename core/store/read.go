@@ -27,12 +27,16 @@ var errReleased = errors.New("the lease was released")
 // Exists says which blocks there are, by position, and how many of them from the first one on without a gap.
 func (s *Store) Exists(ns NS, keys [][]byte, found []bool) (consecutive int) {
 	n := s.names.of(ns)
-	for i, key := range keys {
-		found[i] = n != nil && record.CheckKey(key) == nil && s.index.Has(n.hashes.Of(key))
+	if n == nil {
+		clear(found[:len(keys)])
+		return 0
+	}
+	n.hashes.Each(keys, func(i int, h record.Hash) {
+		found[i] = record.CheckKey(keys[i]) == nil && s.index.Has(h)
 		if found[i] && consecutive == i {
 			consecutive++
 		}
-	}
+	})
 	return consecutive
 }
 
@@ -44,30 +48,30 @@ func (s *Store) Acquire(ns NS, keys [][]byte, leases []Lease) (hits int) {
 		return 0
 	}
 	stamp := s.stampChain(len(keys))
-	for i, key := range keys {
-		if record.CheckKey(key) == nil && s.acquire(n, key, stamp-uint64(i), &leases[i]) {
+	n.hashes.Each(keys, func(i int, h record.Hash) {
+		if record.CheckKey(keys[i]) == nil && s.acquire(h, keys[i], stamp-uint64(i), &leases[i]) {
 			hits++
 		}
-	}
+	})
 	n.hits.Add(uint64(hits))
 	n.misses.Add(uint64(len(keys) - hits))
 	return hits
 }
 
-func (s *Store) acquire(n *namespace, key []byte, stamp uint64, l *Lease) bool {
+func (s *Store) acquire(h record.Hash, key []byte, stamp uint64, l *Lease) bool {
 	var found bool
-	if l.block, found = s.hold(n.hashes.Of(key), stamp); !found {
+	if l.block, found = s.hold(h, stamp); !found {
 		return false
 	}
 	l.store = s
 	l.over.Store(false)
-	h, err := s.headerOf(&l.block, key)
+	header, err := s.headerOf(&l.block, key)
 	if err != nil {
 		s.doubted(&l.block, err)
 		l.Release()
 		return false
 	}
-	l.tag = h.Tag
+	l.tag = header.Tag
 	return true
 }
 

@@ -90,10 +90,10 @@ func (s *Store) Touch(ns NS, keys [][]byte) (num int) {
 		return 0
 	}
 	stamp := s.stampChain(len(keys))
-	for i, key := range keys {
-		if record.CheckKey(key) == nil && s.index.Touch(n.hashes.Of(key), stamp-uint64(i)) {
+	n.hashes.Each(keys, func(i int, h record.Hash) {
+		if record.CheckKey(keys[i]) == nil && s.index.Touch(h, stamp-uint64(i)) {
 			num++
 		}
-	}
+	})
 	return num
 }

@@ -55,6 +55,7 @@ var layers = []layer{
 	{"core/internal/sys", []string{"core/origin"}},
 	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
+	{"core/internal/sha256pair", []string{"core/internal/sys"}},
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/origin", "core/internal/dl"}},
@@ -63,7 +64,7 @@ var layers = []layer{
 
 	// The block store.
 	{"core/store/tag", []string{"core/internal/gmac"}},
-	{"core/store/record", []string{"core/store/tag"}},
+	{"core/store/record", []string{"core/store/tag", "core/internal/sha256pair"}},
 	{"core/store/index", []string{"core/store/record"}},
 	{"core/store/medium", []string{"core/store/record", "core/internal/sys"}},
 	{"core/store", []string{"core/store/tag", "core/store/record", "core/store/index", "core/store/medium"}},

@@ -1,48 +1,30 @@
 package record
 
-import (
-	"crypto/sha256"
-	"encoding"
-	"hash"
-	"sync"
-)
+import "github.com/moewire/moewire/core/internal/sha256pair"
 
 // Hashes makes the hashes of one namespace's keys, as Secret.Hash does: what is the same for all of them was hashed
 // once. Safe for concurrent use.
-type Hashes struct{ begun []byte }
+type Hashes struct{ beginning *sha256pair.Beginning }
 
 // Hashes are those of a namespace.
 func (s *Secret) Hashes(namespace *Digest) Hashes {
-	h := sha256.New()
-	h.Write([]byte{forHash})
-	h.Write(s[:])
-	h.Write(namespace[:])
-	begun, err := h.(encoding.BinaryMarshaler).MarshalBinary()
-	if err != nil {
-		panic(err) // it has no cause
-	}
-	return Hashes{begun}
+	return Hashes{sha256pair.New(append(append([]byte{forHash}, s[:]...), namespace[:]...))}
 }
-
-// sum is a hash that goes on from where another one was.
-type sum struct {
-	hash.Hash
-	encoding.BinaryUnmarshaler
-	out [sha256.Size]byte
-}
-
-var sums = sync.Pool{New: func() any {
-	h := sha256.New()
-	return &sum{Hash: h, BinaryUnmarshaler: h.(encoding.BinaryUnmarshaler)}
-}}
 
 // Of is the hash of a key.
 func (n *Hashes) Of(key []byte) Hash {
-	s := sums.Get().(*sum)
-	defer sums.Put(s)
-	if err := s.UnmarshalBinary(n.begun); err != nil {
-		panic(err) // it was marshalled by the same code
+	h, _ := n.beginning.Sums(key, key)
+	return h
+}
+
+// Each calls f with the hash of each key, in order. It is faster than Of.
+func (n *Hashes) Each(keys [][]byte, f func(i int, h Hash)) {
+	for i := 0; i < len(keys); i += 2 {
+		j := min(i+1, len(keys)-1)
+		one, other := n.beginning.Sums(keys[i], keys[j])
+		f(i, one)
+		if j > i {
+			f(j, other)
+		}
 	}
-	s.Write(key)
-	return Hash(s.Sum(s.out[:0]))
 }

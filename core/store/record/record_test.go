@@ -98,6 +98,20 @@ func TestHashesOfANamespace(t *testing.T) {
 					t.Errorf("another hash of a key of %d bytes", size)
 				}
 			}
+			keys := make([][]byte, 33)
+			for i := range keys {
+				keys[i] = key[i : i+1+rng.IntN(60)]
+			}
+			next := 0
+			hashes.Each(keys, func(i int, h Hash) {
+				if i != next || h != secret.Hash(&n, keys[i]) {
+					t.Errorf("key %d of several, for key %d, has another hash", i, next)
+				}
+				next++
+			})
+			if next != len(keys) {
+				t.Errorf("%d of %d keys", next, len(keys))
+			}
 		})
 	}
 	all.Wait()
