@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,7 +66,7 @@ func serversOf(b *C.mw_bytes_t) (servers []string, err error) {
 	for _, name := range strings.Split(text, ",") {
 		name = strings.TrimSpace(name)
 		host, port, found := cutPort(name)
-		if !found || host == "" || port == "" {
+		if !found || host == "" || !isPort(port) || port == "0" {
 			return nil, invalid("config->servers has %.64q, allowed is host:port, such as 127.0.0.1:9900 or [fe80::1]:9900", name)
 		}
 		servers = append(servers, name)
@@ -79,6 +80,12 @@ func cutPort(name string) (host, port string, found bool) {
 		return name, "", false
 	}
 	return name[:at], name[at+1:], true
+}
+
+// isPort reports whether a text is the number of a port. Ports by name are no use: the same name may be another one on each host.
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }
 
 func namespaceOf(c *C.mw_store_config_t, n *message.Namespace) error {

@@ -122,6 +122,9 @@ func checkServer(c *C.mw_store_server_config_t) error {
 	if _, err := medium.SegmentBytesFor(int64(c.capacity_bytes)); err != nil {
 		return invalid("config->capacity_bytes: %v", err)
 	}
+	if c.storage == C.MW_STORAGE_MEMORY && c.durability == C.MW_DURABILITY_EACH {
+		return invalid("config->durability is MW_DURABILITY_EACH, allowed MW_DURABILITY_GROUP and _NONE with MW_STORAGE_MEMORY")
+	}
 	if has := c.path.num_bytes != 0; has != (c.storage == C.MW_STORAGE_FILE) {
 		return invalid("config->path: %d bytes given, allowed a folder with MW_STORAGE_FILE, and none with MW_STORAGE_MEMORY", uint64(c.path.num_bytes))
 	}
@@ -175,7 +178,7 @@ func listenOf(name string, b *C.mw_bytes_t) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, port, err := net.SplitHostPort(text); err != nil || port == "" || strings.Contains(text, ",") {
+	if _, port, err := net.SplitHostPort(text); err != nil || !isPort(port) || strings.Contains(text, ",") {
 		return "", invalid("%s has %.64q, allowed is address:port, such as 127.0.0.1:9900 or [::1]:0", name, text)
 	}
 	return text, nil

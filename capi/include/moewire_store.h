@@ -222,7 +222,7 @@ typedef struct {
 	mw_bytes_t path;         /* MW_STORAGE_FILE: a folder, which is made */
 	uint64_t capacity_bytes;
 	uint32_t storage;        /* MW_STORAGE_* */
-	uint32_t durability;     /* MW_DURABILITY_* */
+	uint32_t durability;     /* MW_DURABILITY_*; in memory not EACH */
 	uint32_t protection;     /* MW_PROTECTION_* */
 	uint32_t num_clients;    /* the most at a time; 0: 256; at most 65535 */
 	int64_t flush_every_us;  /* MW_DURABILITY_GROUP: the longest time between two flushes; 0: 20 ms; 10 s at most */

@@ -282,6 +282,8 @@ static void test_bad_configs(void)
 	BAD("there is no key", c.keys.num_bytes = 0);
 	BAD("config->servers has \"\"", c.servers.num_bytes = 0);
 	BAD("config->servers has \"host\"", c.servers = TEXT("127.0.0.1:1,host"));
+	BAD("config->servers has \"127.0.0.1:65536\"", c.servers = TEXT("127.0.0.1:65536"));
+	BAD("config->servers has \"127.0.0.1:0\"", c.servers = TEXT("127.0.0.1:0"));
 	BAD("config->servers is NULL", c.servers.address = 0);
 	BAD("config->num_requests is 65536", c.num_requests = 65536);
 	BAD("config->timeout_us is -1", c.timeout_us = -1);
@@ -302,6 +304,7 @@ static void test_bad_configs(void)
 	BAD("there is no mode without keys", d.key_source = 0);
 	BAD("config->listen has \"\"", d.listen.num_bytes = 0);
 	BAD("config->listen has \"127.0.0.1\"", d.listen = TEXT("127.0.0.1"));
+	BAD("config->listen has \"127.0.0.1:99999\"", d.listen = TEXT("127.0.0.1:99999"));
 	BAD("config->metrics has \"9901\"", d.metrics = TEXT("9901"));
 	BAD("config->storage is 0", d.storage = 0);
 	BAD("config->storage is 3", d.storage = 3);
@@ -310,6 +313,7 @@ static void test_bad_configs(void)
 	BAD("config->capacity_bytes", d.capacity_bytes = 0);
 	BAD("config->capacity_bytes", d.capacity_bytes = UINT64_MAX);
 	BAD("config->durability is 3", d.durability = 3);
+	BAD("config->durability is MW_DURABILITY_EACH", d.durability = MW_DURABILITY_EACH); /* in memory */
 	BAD("config->protection is 2", d.protection = 2);
 	BAD("config->num_clients is 65536", d.num_clients = 65536);
 	BAD("config->flush_every_us is -1", d.flush_every_us = -1);

@@ -105,6 +105,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"flush_bytes": 0}, "flush_bytes: 0 given; allowed: 1 to"),
     ({"flush_bytes": 1, "durability": "each"}, "flush_bytes: 1 given; allowed: None, unless"),
     ({"flush_every_us": 5000, "storage": "memory", "path": None}, "flush_every_us: 5000 given"),
+    ({"durability": "each", "storage": "memory", "path": None}, "durability: 'each' given"),
 ]
 
 

@@ -85,6 +85,9 @@ def test_commands(served: Served, tmp_path: Path) -> None:
         assert partly.returncode == 1
         assert f"{gone}: connect: connection refused" in partly.stderr
     assert "keys of 1 servers are left out" in partly.stderr
+    timed = run("bench", "--servers", gone, "--key-file", str(served.key), "--seconds", "0.1")
+    assert timed.returncode == 1
+    assert f"a block was not stored: dial tcp {gone}: connect: connection refused" in timed.stderr
     soon = run("stat", *reach, "--timeout", "nan")
     assert (soon.returncode, "--timeout: nan given" in soon.stderr) == (1, True)
 
@@ -99,6 +102,8 @@ def test_commands(served: Served, tmp_path: Path) -> None:
         (("--new-key", "key", "--storage", "file"), "path: None given"),
         (("--new-key", "key", "--path", "x"), "path: 'x' given"),
         (("--new-key", "key", "--listen", "9900"), 'listen has "9900", allowed is address:port'),
+        (("--new-key", "key", "--listen", "127.0.0.1:99999"), 'listen has "127.0.0.1:99999"'),
+        (("--new-key", "key", "--durability", "each"), "durability: 'each' given; allowed: group"),
         (("--new-key", "there"), "--new-key: there is there already"),
         (("--new-key", "key", "--key-file", "there"), "--new-key, --key-file: both given"),
     ],

@@ -288,6 +288,7 @@ def test_a_client_that_cannot_be_opened(served: Served, monkeypatch: pytest.Monk
     for change, text in (
         ({"servers": None}, "servers: nothing given; allowed: host:port, or MOEWIRE_STORE_SERVERS"),
         ({"servers": "nowhere"}, '"nowhere", allowed is host:port'),
+        ({"servers": "127.0.0.1:65536"}, '"127.0.0.1:65536", allowed is host:port'),
         ({"servers": [served.address] * 2}, "given twice"),
         ({"key_file": None}, "MOEWIRE_KEY_FILE; there is no mode without"),
         ({"key_file": "/nonexistent"}, "key_file: "),

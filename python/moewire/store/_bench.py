@@ -20,6 +20,7 @@ from ._ceiling import Copy, Socket
 from ._child import Child
 from ._client import Client
 from ._parts import Namespace
+from ._unstored import why_not_stored
 
 KIB, MIB = 1 << 10, 1 << 20
 _EXISTS_KEYS = 512
@@ -131,7 +132,7 @@ class _Run:
         puts = _Puts(self.client, data, case)
         try:
             if not all(self.client.batch_put(keys, data)):
-                raise MoewireError(f"{case.name}: a block was not stored; is there room for it?")
+                raise MoewireError(f"{case.name}: {why_not_stored(self.client)}")
             steps: dict[str, Callable[[], object]] = {
                 "get": lambda: self._get(keys, into, case),
                 "socket": lambda: socket.ask(0, case.total),
@@ -215,7 +216,7 @@ class _Puts:
         keys = _keys(len(self.data))
         self.there.append(keys)
         if not all(self.client.batch_put(keys, self.data)):
-            raise MoewireError(f"put {self.case.name}: a block was not stored; is there room?")
+            raise MoewireError(f"put {self.case.name}: {why_not_stored(self.client)}")
 
     def clear(self) -> None:
         while self.there:

@@ -51,7 +51,7 @@ class Server:
         signed: serve single signed requests too, of clients without Moewire. Their blocks are
             not encrypted; None: not with ``protection="encrypt"``.
         durability: with "file", when a block is safe from a power cut: "group", after a moment;
-            "none", when the kernel likes; "each", at once.
+            "none", when the kernel likes; "each", at once, which "memory" cannot.
         flush_every_us: with "file" and "group", the longest time between two flushes, 1 ms to 10 s.
             None: 20 ms. A flush that fails is tried again as often.
         flush_bytes: the same, how many bytes of blocks are flushed sooner. None: 64 MiB.
@@ -83,6 +83,8 @@ class Server:
             raise refuse("storage", repr(storage), ", ".join(STORAGES))
         if durability not in DURABILITIES:
             raise refuse("durability", repr(durability), ", ".join(DURABILITIES))
+        if storage == "memory" and durability == "each":
+            raise refuse("durability", "'each'", 'group or none, unless storage is "file"')
         if (path is None) != (storage == "memory"):
             raise refuse("path", repr(path), 'a folder with storage "file" alone')
         if not isinstance(listen, str):

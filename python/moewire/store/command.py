@@ -14,6 +14,7 @@ from .._base.numbers import refuse
 from . import _bench, _key, _serve
 from ._client import Client
 from ._parts import Namespace
+from ._unstored import why_not_stored
 
 _LEAST_S, _MOST_S = 0.001, 3600
 # Blocks of the people that look at a server are in no other namespace.
@@ -156,10 +157,7 @@ def _round_trip(client: Client) -> str:
     key, data = secrets.token_bytes(16), secrets.token_bytes(1 << 16)
     begun = time.monotonic()
     if not client.put(key, data):
-        said = client.stats()
-        refused = f"it refused the block: {', '.join(said['replies'])}"
-        why = said.get("why_not") or [refused]
-        return f"a block was not stored: {why[0]}"
+        return why_not_stored(client)
     if client.get(key) != data:
         return "the block was not read back"
     if client.delete([key]) != 1 or client.get(key) is not None:
