@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness import jobs_elastic
 from harness.team import Team
+from moewire import deep_ep
 
 SIZES = pytest.mark.parametrize(
     "size", [1, 3, pytest.param(4, marks=pytest.mark.all)], ids="R{}".format
@@ -28,6 +32,13 @@ def test_one_rounding(team: Team) -> None:
 
 def test_28_buffers_share_one_workspace(team: Team) -> None:
     assert team.run(3, jobs_elastic.views) == [1, 1, 1]
+
+
+def test_room_is_for_what_is_used() -> None:
+    """Neither all selections that a token could have nor the longest prompt are paid for."""
+    group: Any = SimpleNamespace(size=lambda: 16)
+    hint = deep_ep.ElasticBuffer.get_buffer_size_hint
+    assert hint(group, 4096, 7168) == hint(group, 65536, 7168, 8) < 300 << 20
 
 
 def test_what_is_refused_is_named(team: Team) -> None:
@@ -53,6 +64,7 @@ def test_what_is_refused_is_named(team: Team) -> None:
                 "topk_idx",
                 "x: 999 rows",
                 "handle",
+                "topk_weights",
                 "engram_write: it is an experiment",
                 "create_agrs_session: it is an experiment",
                 "all_gather: it is an experiment",

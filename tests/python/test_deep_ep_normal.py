@@ -16,9 +16,14 @@ def test_grid(team: Team, size: int, content: str, topk: bool) -> None:
     team.run(size, normal.grid, content, topk)
 
 
-@pytest.mark.parametrize("size", [1, 4], ids="R={}".format)
+@pytest.mark.parametrize("size", [1, 4, pytest.param(16, marks=pytest.mark.all)], ids="R={}".format)
 def test_shapes(team: Team, size: int) -> None:
     team.run(size, normal.shapes)
+
+
+@pytest.mark.all
+def test_a_long_prompt(team: Team) -> None:
+    team.run(2, normal.long_prompt)
 
 
 @pytest.mark.parametrize(

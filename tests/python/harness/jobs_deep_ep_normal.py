@@ -192,6 +192,31 @@ def _to_one_rank(world: World, rank: int) -> World:
     return world
 
 
+def long_prompt(rank: Rank) -> None:
+    """9000 tokens with 22 selections each on one rank, 3 on the others; H = 1024."""
+    buffer, mine, hidden, topk = buffer_of(rank), rank.rank, 1024, 22
+    experts = 16 * rank.size
+    random, xs, ids = torch.Generator().manual_seed(rank.seed), [], []
+    for r in range(rank.size):
+        tokens = 9000 if r == 0 else 3
+        xs.append(torch.randint(-8, 9, (tokens, hidden), generator=random).to(torch.bfloat16))
+        ids.append(torch.rand(tokens, experts, generator=random).topk(topk).indices)
+    weights = torch.ones(len(xs[mine]), topk)
+    layout = buffer.get_dispatch_layout(ids[mine], experts)
+    names = "num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank"
+    args = dict(zip(names, (layout[0], layout[2], layout[3]), strict=True))
+    rows, _, _, counts, handle, _ = buffer.dispatch(
+        xs[mine], topk_idx=ids[mine], topk_weights=weights, **args
+    )
+    goes = [(one // 16 == mine).any(1) for one in ids]
+    same(rows, torch.cat([x[here] for x, here in zip(xs, goes, strict=True)]), "rows")
+    mine_only = torch.cat(ids).flatten() - 16 * mine
+    assert counts == [int((mine_only == expert).sum()) for expert in range(16)]
+    out, _, _ = buffer.combine(rows, handle)
+    num_ranks = sum((ids[mine] // 16 == r).any(1).int() for r in range(rank.size))
+    same(out, (xs[mine].float() * num_ranks[:, None]).to(torch.bfloat16), "combined")
+
+
 def alignment(rank: Rank) -> None:
     """The list is rounded up, and nothing else."""
     buffer, world = buffer_of(rank), world_of(rank, 2)

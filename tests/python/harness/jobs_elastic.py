@@ -321,6 +321,9 @@ def refusals(rank: Rank) -> list[str]:
     mine = world.mine
     args = {"topk_idx": mine.ids, "num_experts": world.experts}
     handle = buffer.dispatch(mine.x, **args)[3]
+    expanded, _, weights, by_expert, _ = buffer.dispatch(
+        mine.x, topk_weights=torch.ones(mine.ids.shape), do_expand=True, **args
+    )
     cases = [
         lambda: buffer.dispatch(mine.x),
         lambda: buffer.dispatch(mine.x, topk_idx=mine.ids),
@@ -342,6 +345,7 @@ def refusals(rank: Rank) -> list[str]:
         lambda: buffer.dispatch(mine.x, topk_idx=mine.ids.new_zeros(9, 2), num_experts=4),
         lambda: buffer.combine(torch.zeros(999, HIDDEN).bfloat16(), handle),
         lambda: buffer.combine(mine.x, None),
+        lambda: buffer.combine(expanded, by_expert, weights[:, None]),
         lambda: buffer.engram_write(),
         lambda: buffer.create_agrs_session(),
         lambda: buffer.all_gather(mine.x),
