@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+_CPU = torch.device("cpu")  # a name would be read at every call
+
 
 class Place(Protocol):
     """One device. Streams and events are torch's objects."""
@@ -73,7 +75,7 @@ class Host:
         return bool(tensor.is_cpu)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.empty(shape, dtype=dtype, device=_CPU)
 
     like = staticmethod(torch.empty_like)
     pinned = empty
