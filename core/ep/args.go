@@ -91,6 +91,14 @@ type Result struct {
 	// expert ids, -1 where a selection is not on this rank; float32 [C, TopK], 0
 	// there; extras. A row that a lost rank reserved and did not finish has no ids.
 	Columns [layout.NumColumns][]byte
+	// Device has the addresses of one-way rows that stay on a device: RecvX and Columns are empty then.
+	Device DeviceRows
+}
+
+// DeviceRows are where the rows of a one-way operation are on a device, until it is released.
+type DeviceRows struct {
+	RecvX   uint64
+	Columns [layout.NumColumns]uint64
 }
 
 // CombineArgs are the inputs and outputs of one combine.

@@ -36,3 +36,29 @@ type DeviceCombine struct {
 	WaitNs      uint64 // as in DeviceDispatch, of the combine
 	Stream      uint64
 }
+
+// RowMove brings row From of one place to row To of another. From < 0: zeros.
+type RowMove struct{ From, To int32 }
+
+// RowMoves are moves of rows in the memory of a device.
+type RowMoves struct {
+	From, To uint64 // rows of RowBytes
+	RowBytes int
+	Moves    []RowMove // borrowed during the call
+}
+
+// RowSums are sums of rows in the memory of a device: float32, in order, rounded once.
+type RowSums struct {
+	Rows       uint64                     // [.., Hidden]
+	Bias       [protocol.NumBiases]uint64 // [NumSums, Hidden], added first; 0: none
+	Terms      []int32                    // [NumSums, NumTerms]: rows; negative: none. Borrowed during the call
+	NumSums    int
+	NumTerms   int    // of each sum
+	Out        uint64 // [NumSums, Hidden]
+	Hidden     int
+	RowType    protocol.DType // of rows and biases: bf16 or float32
+	OutType    protocol.DType // bf16, or float32 with float32 rows
+	Weights    uint64         // float32 [.., TopK], added up like the rows; 0: none
+	OutWeights uint64         // float32 [NumSums, TopK]
+	TopK       int
+}

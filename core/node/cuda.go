@@ -35,6 +35,8 @@ type onCUDA struct {
 	memory deviceMemory
 	laters sync.Pool // of *later, for this buffer alone
 
+	routings routings
+
 	mu    sync.Mutex // guards the fields below
 	dev   *device.Device
 	from  string          // where the device's code comes from
@@ -151,6 +153,7 @@ func (g *onCUDA) drop() error {
 	if b == nil {
 		return nil
 	}
+	g.routings.close(b)
 	err := b.Close()
 	if err == nil {
 		g.buffer.CompareAndSwap(b, nil)
@@ -164,6 +167,7 @@ func (g *onCUDA) close() error {
 		return g.free()
 	}
 	if b := g.buffer.Load(); b != nil {
+		g.routings.close(b)
 		return b.Leave()
 	}
 	return nil

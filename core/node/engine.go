@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/group/multihost"
 	"github.com/moewire/moewire/core/group/rankset"
@@ -32,7 +33,8 @@ type core interface {
 // engine is where a buffer's rows lie, on the CPU or on CUDA. It has at most one core.
 type engine interface {
 	calls
-	routed
+	// group is what makes the core's routings.
+	group() (*routing.Group, error)
 	// open opens the device, before the rendezvous.
 	open(cfg *multihost.Config) error
 	// core returns nil until make, and after drop.

@@ -2,12 +2,12 @@ package node
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/op"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Routing is a routing of one buffer: ordinary memory, which may be read even when the buffer is
@@ -31,11 +31,37 @@ func (r *Routing) Made() error {
 	}
 }
 
-// routed are the calls of routings.
-type routed interface {
-	makeRouting(a *routing.Args, slice time.Duration) (*Routing, Operation, error)
-	scatter(r *Routing, a *routing.ScatterArgs, slice time.Duration) (Operation, error)
-	gather(r *Routing, a *routing.GatherArgs, slice time.Duration) (Operation, error)
+// routings has the group of a core, from the first routing on.
+type routings struct {
+	mu    sync.Mutex
+	core  core
+	group *routing.Group // nil: the core is closed
+}
+
+// of returns the group of a core, which open makes the first time.
+func (s *routings) of(core core, open func() (*routing.Group, error)) (g *routing.Group, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.core == core && s.group == nil:
+		return nil, ep.ErrByOwner
+	case s.core == core:
+		return s.group, nil
+	}
+	if g, err = open(); err == nil {
+		s.core, s.group = core, g
+	}
+	return g, err
+}
+
+// close ends the group of a core, before the core is closed.
+func (s *routings) close(core core) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.core == core && s.group != nil {
+		s.group.Close()
+	}
+	s.core, s.group = core, nil
 }
 
 // MakeRouting says where this rank's tokens go, learns which rows will come, and waits for the
@@ -43,21 +69,49 @@ type routed interface {
 // routing.Group.Make. After ep.ErrInProgress the operation is pending, and the routing may be used
 // when it has ended well.
 func (b *Buffer) MakeRouting(a *routing.Args, slice time.Duration) (*Routing, Operation, error) {
-	r, o, err := b.engine.makeRouting(a, slice)
-	return r, o, b.checked(err)
+	group, err := b.engine.group()
+	if err != nil {
+		return nil, Operation{}, b.checked(err)
+	}
+	r, c, err := group.Make(a)
+	if err != nil {
+		return nil, Operation{}, b.checked(err)
+	}
+	o, err := begin(c, slice)
+	if err != nil && err != ep.ErrInProgress {
+		return nil, Operation{}, b.checked(err)
+	}
+	return &Routing{r, group, c}, o, err
 }
 
 // Scatter brings rows to the ranks of their tokens: see routing.Group.Scatter.
 // ep.ErrStaleHandle: the routing is of another epoch.
 func (b *Buffer) Scatter(r *Routing, a *routing.ScatterArgs, slice time.Duration) (Operation, error) {
-	o, err := b.engine.scatter(r, a, slice)
-	return o, b.checked(err)
+	return b.routed(r, slice, func(g *routing.Group) (*routing.Call, error) { return g.Scatter(r.Routing, a) })
 }
 
 // Gather brings rows back to the tokens that they came from, and adds them up: see
 // routing.Group.Gather. ep.ErrStaleHandle: the routing is of another epoch.
 func (b *Buffer) Gather(r *Routing, a *routing.GatherArgs, slice time.Duration) (Operation, error) {
-	o, err := b.engine.gather(r, a, slice)
+	return b.routed(r, slice, func(g *routing.Group) (*routing.Call, error) { return g.Gather(r.Routing, a) })
+}
+
+// routed makes a call of a routing, if that is this buffer's and may be used.
+func (b *Buffer) routed(r *Routing, slice time.Duration, call func(g *routing.Group) (*routing.Call, error)) (o Operation, err error) {
+	group, err := b.engine.group()
+	switch {
+	case err != nil:
+		return o, b.checked(err)
+	case group != r.group:
+		return o, b.checked(fmt.Errorf("%w: the routing is of another buffer, or of a time before this one joined its group anew", ep.ErrStaleHandle))
+	}
+	if err := r.Made(); err != nil {
+		return o, b.checked(err)
+	}
+	c, err := call(group)
+	if err == nil {
+		o, err = begin(c, slice)
+	}
 	return o, b.checked(err)
 }
 
@@ -79,18 +133,3 @@ func (o inRounds) result(*Result) error                                 { return
 func (o inRounds) state(uint64) op.State                                { return o.State() }
 func (o inRounds) cancel(uint64)                                        { o.Cancel() }
 func (o inRounds) close(uint64)                                         { o.Cancel() }
-
-// errNoRoutings is what a buffer on CUDA answers.
-var errNoRoutings = fmt.Errorf("%w: routings, scatter and gather are on the CPU only so far, and this buffer is on CUDA", transport.ErrNotSupported)
-
-func (g *onCUDA) makeRouting(*routing.Args, time.Duration) (*Routing, Operation, error) {
-	return nil, Operation{}, errNoRoutings
-}
-
-func (g *onCUDA) scatter(*Routing, *routing.ScatterArgs, time.Duration) (Operation, error) {
-	return Operation{}, errNoRoutings
-}
-
-func (g *onCUDA) gather(*Routing, *routing.GatherArgs, time.Duration) (Operation, error) {
-	return Operation{}, errNoRoutings
-}

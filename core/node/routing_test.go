@@ -10,7 +10,6 @@ import (
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/op"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // routeAll makes a routing with which each of a rank's tokens goes to both ranks.
@@ -118,15 +117,5 @@ func TestCloseDuringScatters(t *testing.T) {
 		require.NoError(t, <-closed)
 		require.Nil(t, pair[0].engine.(*onCPU).routings.group)
 		require.NoError(t, pair[1].Close())
-	}
-}
-
-// TestNoRoutingsOnCUDA: a buffer there says what it lacks.
-func TestNoRoutingsOnCUDA(t *testing.T) {
-	b := &Buffer{engine: new(onCUDA)}
-	_, _, err := routeAll(b, 1)
-	for _, err := range []error{err, func() error { _, err := scatterOne(b, nil, nil, nil); return err }()} {
-		require.ErrorIs(t, err, transport.ErrNotSupported)
-		require.ErrorContains(t, err, "on the CPU only so far")
 	}
 }

@@ -13,6 +13,7 @@
 #include "dispatch_plan.cu"
 #include "dispatch_receive.cu"
 #include "release.cu"
+#include "routed.cu"
 
 // For tests: every thread pushes a descriptor per round, and says what it has
 // come to. Between a round's descriptors of one thread others push theirs.
@@ -104,6 +105,8 @@ static const kernel kernels[] = {
     KERNEL(moewire_rows_remote_take, mw_remote_take_args),
     KERNEL(moewire_outputs_remote_send, mw_remote_take_args),
     KERNEL(moewire_outputs_remote_take, mw_remote_take_args),
+    KERNEL(moewire_rows_move, mw_move_args),           KERNEL(moewire_rows_sum, mw_sum_args),
+    KERNEL(moewire_rows_sum_fp32, mw_sum_args),        KERNEL(moewire_rows_sum_wide, mw_sum_args),
     KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
 

@@ -22,6 +22,8 @@ var kernelNames = [numKernels]string{
 	kernelRemoteOrder: "moewire_rows_remote_order",
 	kernelRemoteSend:  "moewire_rows_remote_send", kernelRemoteTake: "moewire_rows_remote_take",
 	kernelRemoteOutputs: "moewire_outputs_remote_send", kernelRemoteWait: "moewire_outputs_remote_take",
+	kernelMove: "moewire_rows_move", kernelSum: "moewire_rows_sum",
+	kernelSumFP32: "moewire_rows_sum_fp32", kernelSumWide: "moewire_rows_sum_wide",
 }
 
 const (
@@ -46,6 +48,10 @@ const (
 	kernelRemoteTake
 	kernelRemoteOutputs
 	kernelRemoteWait
+	kernelMove
+	kernelSum
+	kernelSumFP32
+	kernelSumWide
 	numKernels
 )
 

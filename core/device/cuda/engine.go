@@ -79,6 +79,8 @@ type params struct {
 	publish publishArgs
 	wait    waitArgs
 	reduce  reduceArgs
+	move    moveArgs
+	sum     sumArgs
 }
 
 // slabOff is where slabs begin in shared memory.

@@ -12,6 +12,7 @@ type Form struct {
 	OutputType protocol.DType // of expert outputs
 	Ordered    bool           // rows lie in order of rank and token; all ranks want that or none
 	Flat       bool           // rows per rank, always in order
+	Use        protocol.Use   // what for; the same on all ranks
 	NoRouting  bool           // of flat rows: without topk_idx and topk_weights
 	PreReduce  bool           // sums are made by rank; this rank's own choice
 	HasMore    bool           // this rank will dispatch again for the same batch; its own choice
@@ -20,7 +21,7 @@ type Form struct {
 // Flags of an operation. Those but PreReduce and HasMore are the same on all ranks.
 func (f Form) Flags() protocol.Flags {
 	bit := protocol.Flags.Bit
-	return f.RowType.Flags() | f.OutputType.Flags() | bit(protocol.FlagFlat, f.Flat) | bit(protocol.FlagNoRouting, f.NoRouting) |
+	return f.RowType.Flags() | f.OutputType.Flags() | f.Use.Flags() | bit(protocol.FlagFlat, f.Flat) | bit(protocol.FlagNoRouting, f.NoRouting) |
 		bit(protocol.FlagOrdered, f.Ordered || f.Flat) | bit(protocol.FlagPreReduce, f.PreReduce) | bit(protocol.FlagHasMore, f.HasMore)
 }
 
@@ -30,6 +31,9 @@ func formDiffers(own, others uint64) (name, here, there string) {
 	rows, outputs := mine.DTypes()
 	theirRows, theirOutputs := theirs.DTypes()
 	differ := mine ^ theirs
+	if mine.Use() != theirs.Use() {
+		return "the call", mine.Use().String(), theirs.Use().String()
+	}
 	if differ&protocol.FlagFlat != 0 {
 		return "form", formName(mine), formName(theirs)
 	}

@@ -13,6 +13,7 @@ func TestDisagreementsAreNamed(t *testing.T) {
 	for want, forms := range map[string][2]Form{
 		"dtype: bf16 here, fp8 on rank 1":                                                      {{}, {RowType: protocol.FP8}},
 		"output dtype: float32 here, bf16 on rank 1":                                           {{OutputType: protocol.FP32}, {}},
+		"the call: scatter here, gather on rank 1":                                             {{Flat: true, Use: protocol.ForScatter}, {Flat: true, Use: protocol.ForGather}},
 		"form: flat here, by expert on rank 1":                                                 {{Flat: true}, {Ordered: true}},
 		"sending of topk_idx and topk_weights: false here, true on rank 1":                     {{Flat: true, NoRouting: true}, {Flat: true}},
 		"the format of fp8 scales: round_scale here, round_scale with ue8m0 on rank 1":         {{RowType: protocol.FP8Pow2}, {RowType: protocol.FP8UE8M0}},

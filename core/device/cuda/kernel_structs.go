@@ -258,6 +258,30 @@ type reduceArgs struct {
 	Kept    address `c:"kept"`
 }
 
+// moveArgs mirrors mw_move_args of the kernels.
+type moveArgs struct {
+	Common common  `c:"c"`
+	From   address `c:"from"`
+	To     address `c:"to"`
+	Moves  address `c:"moves"`
+	Num    int64   `c:"num"`
+	Bytes  int64   `c:"bytes"`
+	Lanes  int64   `c:"lanes"`
+}
+
+// sumArgs mirrors mw_sum_args of the kernels.
+type sumArgs struct {
+	Common     common                      `c:"c"`
+	Rows       address                     `c:"rows"`
+	Bias       [protocol.NumBiases]address `c:"bias"`
+	Terms      address                     `c:"terms"`
+	Out        address                     `c:"out"`
+	Weights    address                     `c:"weights"`
+	OutWeights address                     `c:"out_weights"`
+	Num        int64                       `c:"num"`
+	Width      int64                       `c:"width"`
+}
+
 // queue mirrors mw_fifo of the kernels.
 type queue struct {
 	Words address `c:"words"`

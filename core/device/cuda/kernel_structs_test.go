@@ -22,6 +22,8 @@ var mirrors = map[string]any{
 	"mw_publish_args":      publishArgs{},
 	"mw_wait_args":         waitArgs{},
 	"mw_reduce_args":       reduceArgs{},
+	"mw_move_args":         moveArgs{},
+	"mw_sum_args":          sumArgs{},
 	"mw_fifo":              queue{},
 	"mw_remote":            remoteRank{},
 	"mw_remote_common":     remoteCommon{},

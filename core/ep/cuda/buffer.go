@@ -37,6 +37,7 @@ type Buffer struct {
 	lifecycleMu sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
 	mapped      []mapped      // by rank
 	remote      remote
+	rounds      *Rounds // nil until they are asked for
 	fenced      fenced
 	drained     chan error  // of a wait for the device that goes on in the background
 	settled     bool        // nothing that was launched before the latest Prepare runs

@@ -59,7 +59,7 @@ func (b *Buffer) Dispatch(a *ep.DispatchArgs, res *Result, until ep.Phase) error
 func formOf(c *Config, a *ep.DispatchArgs) device.Form {
 	return device.Form{
 		RowType: a.RowType, OutputType: a.OutputType, Ordered: c.ordered(), PreReduce: a.PreReduce,
-		Flat: a.Flat, NoRouting: a.NoRouting, HasMore: a.HasMore,
+		Flat: a.Flat, Use: a.Use, NoRouting: a.NoRouting, HasMore: a.HasMore,
 	}
 }
 

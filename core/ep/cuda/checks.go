@@ -41,7 +41,7 @@ func (b *Buffer) checkDispatch(a *ep.DispatchArgs) (layout.Slab, error) {
 func (b *Buffer) checkSizes(a *ep.DispatchArgs, slabBytes int64) error {
 	room := b.cfg.engine(b.self, b.ranks).SlabBytes
 	switch {
-	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
+	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens && !a.Use.OneWay():
 		return ep.Invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
 	case !limits.TopK.Has(int64(a.TopK)):
 		return ep.Invalid("%s", limits.TopK.Check(int64(a.TopK)))

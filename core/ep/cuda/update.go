@@ -373,7 +373,7 @@ func (b *Buffer) free() error {
 	if err := b.awaitHolders(); err != nil {
 		return err
 	}
-	if err := errors.Join(b.engine.Close(), b.freeRemote()); err != nil {
+	if err := errors.Join(b.freeRounds(), b.engine.Close(), b.freeRemote()); err != nil {
 		return err
 	}
 	b.end = ended

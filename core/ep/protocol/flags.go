@@ -9,18 +9,20 @@ type Flags uint32
 //
 //mw:kernels
 const (
-	FlagFP8         = 0x1   // rows are fp8
-	FlagHasMore     = 0x2   // this rank will dispatch again for the same batch; its own choice
-	FlagPow2        = 0x4   // of scales: DType
-	FlagUE8M0       = 0x8   // of scales: DType; not both
-	FlagFP32Outputs = 0x10  // expert outputs are float32
-	FlagFlat        = 0x20  // rows per rank, in order, with columns
-	FlagNoRouting   = 0x40  // of flat rows: without topk_idx and topk_weights
-	FlagPreReduce   = 0x80  // sums are made by rank; this rank's own choice
-	FlagOrdered     = 0x100 // rows lie in order of rank and token; the group's choice
+	FlagFP8         = 0x1    // rows are fp8
+	FlagHasMore     = 0x2    // this rank will dispatch again for the same batch; its own choice
+	FlagPow2        = 0x4    // of scales: DType
+	FlagUE8M0       = 0x8    // of scales: DType; not both
+	FlagFP32Outputs = 0x10   // expert outputs are float32
+	FlagFlat        = 0x20   // rows per rank, in order, with columns
+	FlagNoRouting   = 0x40   // of flat rows: without topk_idx and topk_weights
+	FlagPreReduce   = 0x80   // sums are made by rank; this rank's own choice
+	FlagOrdered     = 0x100  // rows lie in order of rank and token; the group's choice
+	FlagUseLow      = 0x1000 // what the operation is for: Use
+	FlagUseHigh     = 0x2000
 
 	// FlagsAgreed are those that ranks must agree on in each call.
-	FlagsAgreed = FlagFP8 | FlagPow2 | FlagUE8M0 | FlagFP32Outputs | FlagFlat | FlagNoRouting
+	FlagsAgreed = FlagFP8 | FlagPow2 | FlagUE8M0 | FlagFP32Outputs | FlagFlat | FlagNoRouting | FlagUseLow | FlagUseHigh
 
 	// Flags of launches, which no other rank sees.
 	FlagFill   = 0x200   // the slab is filled with NaN before it is opened

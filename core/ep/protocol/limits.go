@@ -13,6 +13,7 @@ const (
 	EpochShift    = membership.EpochShift // of the member word: its epoch is above, a bit per rank below
 	MaxTopK       = 64                    // selections per token, K
 	NumExtras     = 4                     // extra columns of flat rows
+	NumBiases     = 2                     // rows that can be added to each sum of a gather
 	MaxSlotsCUDA  = 8                     // each message between devices says which of all slots its sender holds, and kernels look at all
 	OpenRing      = 2 * MaxSlotsCUDA      // words of open that a device keeps: more operations than can be under way
 	LineBytes     = 64                    // a cache line: words that different ranks write share none

@@ -12,10 +12,10 @@ const (
 	ForGather             // rows back to their sources
 )
 
-// Uses of operations are two bits of their Flags. Kernels do not know them.
+// Uses of operations are two bits of their Flags. Kernels only compare them.
 const (
 	useShift = 12
-	useMask  = 3 << useShift
+	useMask  = FlagUseLow | FlagUseHigh
 )
 
 // String is the name of the call.

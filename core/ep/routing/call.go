@@ -15,10 +15,11 @@ import (
 // Call is a collective in flight. Drive it until it returns another error than
 // ep.ErrInProgress. All methods are safe for concurrent use.
 type Call struct {
-	g     *Group
-	use   protocol.Use
-	epoch membership.Epoch
-	turn  chan struct{} // has one entry while no goroutine drives it
+	g      *Group
+	use    protocol.Use
+	stream uint64 // on a device
+	epoch  membership.Epoch
+	turn   chan struct{} // has one entry while no goroutine drives it
 
 	gone   chan struct{} // closed when the call is given up
 	giveUp sync.Once
@@ -34,7 +35,7 @@ type Call struct {
 
 // newCall makes a call of some epoch. It runs when all calls that were made before it have ended.
 func (g *Group) newCall(use protocol.Use, epoch membership.Epoch, steps ...*exchange) (*Call, error) {
-	c := &Call{g: g, use: use, epoch: epoch, steps: steps, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+	c := &Call{g: g, use: use, stream: steps[0].stream, epoch: epoch, steps: steps, turn: make(chan struct{}, 1), gone: make(chan struct{})}
 	c.turn <- struct{}{}
 	if err := g.calls.add(c); err != nil {
 		return nil, err
@@ -185,11 +186,24 @@ func (c *Call) cause(err error) error {
 }
 
 func (c *Call) end(err error) error {
+	err = c.settled(err)
 	c.mu.Lock()
 	c.ended, c.err = true, err
 	c.mu.Unlock()
 	c.steps = nil
 	c.g.calls.remove(c)
+	return err
+}
+
+// settled is the error of a call, when no memory of its caller's is in use on a device any more.
+func (c *Call) settled(err error) error {
+	begun := len(c.steps) > 0 && (c.done > 0 || c.steps[0].begun)
+	if err == nil || c.g.device == nil || !begun {
+		return err
+	}
+	if used := c.g.device.Settle(c.stream); used != nil {
+		return errors.Join(err, used)
+	}
 	return err
 }
 

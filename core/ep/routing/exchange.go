@@ -19,11 +19,12 @@ type exchange struct {
 	extra   [protocol.NumExtras]int
 	experts int // E of the operations; R if it means nothing
 	timeout time.Duration
+	stream  uint64           // on a device
 	epoch   membership.Epoch // of its routing
 	// prepare is called once, before the first round, and says how many there are.
 	prepare func(m int) (rounds int, err error)
-	// send sets X, TopkIdx, NumTokens, TopK and Extra of a round.
-	send func(round piece, a *ep.DispatchArgs)
+	// send sets X, TopkIdx, NumTokens, TopK and Extra of a round. Rows on a device are set in Device.
+	send func(round piece, a *ep.DispatchArgs) error
 	// take reads the rows of a round: those of rank r are the n from row `first` on.
 	take func(round piece, in *incoming) error
 
@@ -73,12 +74,29 @@ func (x *exchange) drive(limit time.Time) error {
 		}
 		x.round++
 	}
-	return nil
+	return x.finish(limit)
+}
+
+// finish waits until the last rows are where they belong.
+func (x *exchange) finish(limit time.Time) error {
+	if x.g.device == nil {
+		return nil
+	}
+	err := x.g.device.Finish(x.stream, left(limit))
+	if err != nil && err != ep.ErrInProgress {
+		x.g.engine.LeaveEpoch(x.epoch, err) // the others may wait for this rank's next call
+	}
+	return err
 }
 
 func (x *exchange) begin() (err error) {
 	if x.begun {
 		return nil
+	}
+	if x.g.device != nil {
+		if err := x.g.device.Ready(x.stream); err != nil {
+			return err
+		}
 	}
 	if x.m, err = x.g.engine.OneWayTokens(x.hidden, x.extra); err != nil {
 		return err
@@ -102,19 +120,24 @@ func (x *exchange) operate(limit time.Time) (err error) {
 		}
 		return err
 	}
-	x.fill()
+	if err := x.fill(); err != nil {
+		return err
+	}
 	x.pending, err = x.g.engine.Dispatch(&x.args, &x.in.Result, ep.PhaseDone, left(limit))
 	return err
 }
 
-func (x *exchange) fill() {
+func (x *exchange) fill() error {
 	fill(x.active, 1)
 	x.args = ep.DispatchArgs{
 		Flat: true, Use: x.use, Hidden: x.hidden, TopK: 1, MaxTokens: x.m, NumExperts: x.experts, KeepHeld: true,
 		ActiveRanks: x.active, RecvCount: x.count[:], LayoutRange: x.in.ranges, Timeout: x.timeout,
 		Columns: ep.Columns{NoRouting: true, ExtraRowBytes: x.extra},
 	}
-	x.send(x.piece(), &x.args)
+	if x.g.device != nil {
+		x.args.Device = &ep.DeviceDispatch{Stream: x.stream}
+	}
+	return x.send(x.piece(), &x.args)
 }
 
 func (x *exchange) piece() piece { return pieceOf(x.round, x.m) }

@@ -102,11 +102,14 @@ func (r *Routing) placesOf(l Layout) *places {
 }
 
 // clearGaps zeroes the rows between experts.
-func (s *scatter) clearGaps() {
+func (s *scatter) clearGaps() error {
 	if s.places == nil {
-		return
+		return nil
 	}
 	a := &s.args
+	if a.Device != nil {
+		return s.clearGapsOnDevice()
+	}
 	for _, gap := range s.places.gaps {
 		clear(a.Out[gap[0]*a.RowBytes : gap[1]*a.RowBytes])
 		clear(a.OutExtra[gap[0]*a.ExtraBytes : gap[1]*a.ExtraBytes])
@@ -114,4 +117,5 @@ func (s *scatter) clearGaps() {
 			clear(a.OutWeights[gap[0]:gap[1]])
 		}
 	}
+	return nil
 }

@@ -1,16 +1,12 @@
 package routing
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
 )
-
-// numBiases is how many rows can be added to each token's sum.
-const numBiases = 2
 
 // GatherArgs are the rows of a gather and where the sums go. Slices are borrowed until the call
 // has ended.
@@ -32,10 +28,12 @@ type GatherArgs struct {
 	// OwnersOnly counts a weight only where its selection is on the rank that sends it.
 	OwnersOnly bool
 
-	Bias [numBiases][]byte // [T, Hidden] of RowType; nil: none
+	Bias [protocol.NumBiases][]byte // [T, Hidden] of RowType; nil: none
 
 	Layout  Layout // Alignment is that of the scatter
 	Timeout time.Duration
+
+	Device *DeviceGather // on a device: the memory, in place of the slices; else nil
 }
 
 // gather is one in flight.
@@ -44,7 +42,6 @@ type gather struct {
 	g      *Group
 	args   GatherArgs
 	places *places
-	at     []int // of each rank's rows, how many are added
 }
 
 // Gather begins to bring rows back to the tokens that they came from, and adds them up:
@@ -53,13 +50,13 @@ type gather struct {
 // token that no rank got has the biases, or 0. It costs two passes over the bytes: ranks store
 // their rows at the sources, which add them up.
 func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
-	if err := r.checkGather(a); err != nil {
+	if err := g.checkGather(r, a); err != nil {
 		return nil, err
 	}
 	if err := g.inEpoch(r.epoch); err != nil {
 		return nil, err
 	}
-	c := &gather{Routing: r, g: g, args: *a, at: make([]int, r.ranks)}
+	c := &gather{Routing: r, g: g, args: *a}
 	if a.Layout.Expanded {
 		c.places = r.placesOf(a.Layout)
 	}
@@ -69,6 +66,9 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 		send:    c.send,
 		take:    c.take,
 	}
+	if a.Device != nil {
+		x.stream, x.send, x.take = a.Device.Stream, c.sendOnDevice, c.takeOnDevice
+	}
 	if a.WithWeights {
 		x.extra[columnWeights] = 4 * r.topK
 	}
@@ -76,19 +76,31 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 }
 
 func (c *gather) numOutWeights() int {
-	if !c.args.WithWeights {
+	if !c.args.WithWeights || c.args.Device != nil {
 		return 0
 	}
 	return c.tokens * c.topK
 }
 
-func (r *Routing) checkGather(a *GatherArgs) error {
+func (g *Group) checkGather(r *Routing, a *GatherArgs) error {
 	if err := a.Layout.check(r); err != nil {
 		return err
 	}
 	if err := a.checkTypes(); err != nil {
 		return err
 	}
+	switch {
+	case a.WithWeights && r.topK == 0:
+		return ep.Invalid("topk_weights are given, and the routing was made without topk_idx")
+	case (a.Device != nil) != (g.device != nil):
+		return errWhere(a.Device != nil)
+	case a.Device != nil:
+		return r.checkDeviceGather(a)
+	}
+	return r.checkGatherSlices(a)
+}
+
+func (r *Routing) checkGatherSlices(a *GatherArgs) error {
 	rows, row, outRow := r.NumRowsIn(a.Layout), int(a.RowType.RowBytes(int64(a.Hidden))), int(a.OutType.RowBytes(int64(a.Hidden)))
 	weights, perRow := r.WeightsIn(a.Layout)
 	switch {
@@ -96,8 +108,6 @@ func (r *Routing) checkGather(a *GatherArgs) error {
 		return ep.Invalid("x has %d bytes, %d rows of %d need %d", len(a.X), rows, row, rows*row)
 	case len(a.Out) < r.tokens*outRow:
 		return ep.Invalid("out has %d bytes, %d tokens of %d need %d", len(a.Out), r.tokens, outRow, r.tokens*outRow)
-	case a.WithWeights && r.topK == 0:
-		return ep.Invalid("topk_weights are given, and the routing was made without topk_idx")
 	case a.WithWeights && len(a.Weights) < weights:
 		return ep.Invalid("topk_weights has %d entries, %d rows of %d need %d", len(a.Weights), rows, perRow, weights)
 	case a.WithWeights && len(a.OutWeights) < r.tokens*r.topK:
@@ -127,10 +137,10 @@ func (a *GatherArgs) checkTypes() error {
 }
 
 // send gives a round the rows of these tokens, each for its source.
-func (c *gather) send(p piece, a *ep.DispatchArgs) {
+func (c *gather) send(p piece, a *ep.DispatchArgs) error {
 	if c.places != nil {
 		c.sendSums(p, a)
-		return
+		return nil
 	}
 	n, g := c.NumRows(), c.g
 	g.to, g.listed = g.to[:0], g.listed[:0]
@@ -148,6 +158,7 @@ func (c *gather) send(p piece, a *ep.DispatchArgs) {
 		}
 	}
 	a.X, a.TopkIdx, a.Listed, a.NumTokens, a.TopK = c.args.X[:n*c.rowBytes()], g.to, g.listed, n, 1
+	return nil
 }
 
 func (c *gather) rowBytes() int { return int(c.args.RowType.RowBytes(int64(c.args.Hidden))) }
@@ -204,21 +215,21 @@ func (c *gather) weightsOf(to []byte, begin, end int) []byte {
 // take adds a round's rows up.
 func (c *gather) take(p piece, in *incoming) error {
 	first, n := p.of(c.tokens)
-	width := c.fanOut + numBiases
+	width := c.fanOut + protocol.NumBiases
 	c.g.jobs = resize(c.g.jobs, n*width)
 	fill(c.g.jobs, device.ReduceJob{Source: -1})
 	c.g.cursor = resize(c.g.cursor, n)
-	fill(c.g.cursor, numBiases)
+	fill(c.g.cursor, protocol.NumBiases)
 	c.addBiases(first, n, width)
 	for r := range c.ranks {
 		tokens := c.sends(r, p)
 		begin, come := in.from(r)
 		if come != len(tokens) {
-			return fmt.Errorf("%w: %d rows come from rank %d, the routing has %d: it uses another routing", ep.ErrMismatch, come, r, len(tokens))
+			return otherRouting(come, r, len(tokens))
 		}
 		for i, t := range tokens {
 			at := int(t) - first
-			c.g.jobs[at*width+c.g.cursor[at]] = device.ReduceJob{Source: numBiases, Row: int64(begin + i)}
+			c.g.jobs[at*width+c.g.cursor[at]] = device.ReduceJob{Source: protocol.NumBiases, Row: int64(begin + i)}
 			c.g.cursor[at]++
 			c.addWeights(in, begin+i, int(t))
 		}

@@ -31,6 +31,23 @@ type Engine interface {
 	Surrender(epoch membership.Epoch, why error)
 }
 
+// Device is an engine whose rows lie in the memory of a device. What one call launches is on one
+// stream, in order.
+type Device interface {
+	Engine
+	// Ready refuses a stream on which a call cannot run.
+	Ready(stream uint64) error
+	// Room is memory for the rows of a round, with their columns behind.
+	Room() uint64
+	Move(m *ep.RowMoves, stream uint64) error
+	Sum(s *ep.RowSums, stream uint64) error
+	Clear(at uint64, n int, stream uint64) error
+	// Finish waits until all that was launched is done, for one slice at most.
+	Finish(stream uint64, slice time.Duration) error
+	// Settle is Finish after a call that has failed: no memory of the caller's is in use any more.
+	Settle(stream uint64) error
+}
+
 // Pending is an operation of an engine that has not ended.
 type Pending interface {
 	Wait(until ep.Phase, slice time.Duration) error
@@ -42,7 +59,8 @@ type Pending interface {
 // ranks make the same calls in the same order.
 type Group struct {
 	engine Engine
-	kern   device.Kernels
+	device Device         // the engine, if its rows are on a device; else nil
+	kern   device.Kernels // nil on a device
 	calls  queue
 
 	closing sync.Once
@@ -56,12 +74,17 @@ type Group struct {
 	copies      []device.CopyJob
 	ones        []float32
 	cursor      []int
+	moves       [2][]ep.RowMove // of rows, of weights
+	terms       []int32
 }
 
 // NewGroup makes the group of a buffer. It owns kern, and no other code may use it.
 func NewGroup(e Engine, kern device.Kernels) *Group {
 	return &Group{engine: e, kern: kern, listed: []int32{}} // nil would mean all rows
 }
+
+// NewDeviceGroup is NewGroup of a buffer on a device: rows of its calls are there.
+func NewDeviceGroup(d Device) *Group { return &Group{engine: d, device: d} }
 
 // Close ends all calls, and the kernels' threads. Later calls return ep.ErrClosed. It
 // comes before the engine is closed: a call may be reading rows in the engine's memory. Idempotent.
@@ -70,8 +93,11 @@ func (g *Group) Close() {
 		for _, c := range g.calls.close() {
 			c.Cancel()
 		}
-		g.kern.Close()
+		if g.kern != nil {
+			g.kern.Close()
+		}
 		g.to, g.listed, g.weightBytes, g.rows, g.jobs, g.copies, g.ones, g.cursor = nil, nil, nil, nil, nil, nil, nil, nil
+		g.moves, g.terms = [2][]ep.RowMove{}, nil
 	})
 }
 

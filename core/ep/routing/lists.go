@@ -22,7 +22,12 @@ func (m *maker) lists() *exchange {
 			m.writeLists(bytes)
 			return m.rounds(most), nil
 		},
-		send: func(p piece, a *ep.DispatchArgs) { m.g.sendTokens(m.Routing, p, m.listed, bytes, a) },
+		stream: m.args.Stream,
+		send: func(p piece, a *ep.DispatchArgs) error {
+			first, n := m.g.routeTokens(m.Routing, p, a)
+			a.X = m.listed[first*bytes:][:n*bytes]
+			return nil
+		},
 		take: func(p piece, in *incoming) error { return m.readLists(p, in, bytes) },
 	}
 }

@@ -23,6 +23,7 @@ type Args struct {
 	// ExpertCounts are this rank's selections of each expert, [E]. nil: those of TopkIdx.
 	ExpertCounts []int32
 	Timeout      time.Duration // of each wait for other ranks; negative: none
+	Stream       uint64        // of a group on a device: what carries the exchange, behind what it has
 }
 
 // maker is a routing that is being made.
@@ -171,12 +172,14 @@ func (m *maker) headers() *exchange {
 	return &exchange{
 		g: m.g, use: protocol.ForRouting, hidden: bytes / 2, experts: m.experts, timeout: m.args.Timeout, epoch: m.epoch,
 		prepare: func(int) (int, error) { return 1, m.writeHeaders(bytes) },
-		send: func(_ piece, a *ep.DispatchArgs) {
+		stream:  m.args.Stream,
+		send: func(_ piece, a *ep.DispatchArgs) error {
 			m.g.to = resize(m.g.to, m.ranks)
 			for r := range m.g.to {
 				m.g.to[r] = int64(r * local)
 			}
 			a.X, a.TopkIdx, a.NumTokens = m.head, m.g.to, m.ranks
+			return nil
 		},
 		take: func(_ piece, in *incoming) error { return m.readHeaders(in, bytes) },
 	}

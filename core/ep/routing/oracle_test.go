@@ -52,16 +52,37 @@ type member struct {
 	s     shape
 	ins   []input
 	got   []row
+	mem   *deviceMemory // nil on the CPU
 }
 
 func makeRouting(g *routing.Group, rank int, s shape, ins []input) (*member, error) {
 	in := &ins[rank]
-	r, c, err := g.Make(&routing.Args{NumTokens: in.tokens, NumExperts: s.experts, TopK: s.topK, TopkIdx: in.ids, Timeout: -1})
+	a := &routing.Args{NumTokens: in.tokens, NumExperts: s.experts, TopK: s.topK, TopkIdx: in.ids, Timeout: -1}
+	mem := deviceMemoryOf(g)
+	if mem != nil {
+		a.Stream = mem.stream
+	}
+	r, c, err := g.Make(a)
 	if err := run(c, err); err != nil {
 		return nil, err
 	}
-	m := &member{r, g, rank, s, ins, rowsAt(rank, s, ins)}
+	m := &member{r, g, rank, s, ins, rowsAt(rank, s, ins), mem}
 	return m, m.check()
+}
+
+// scatter and gather make a call, and copy its memory to the device and back if that is where it has to be.
+func (m *member) scatter(a *routing.ScatterArgs) error {
+	if m.mem != nil {
+		return m.mem.scatter(m, a)
+	}
+	return run(m.group.Scatter(m.Routing, a))
+}
+
+func (m *member) gather(a *routing.GatherArgs) error {
+	if m.mem != nil {
+		return m.mem.gather(m, a)
+	}
+	return run(m.group.Gather(m.Routing, a))
 }
 
 func (m *member) check() error {
@@ -101,10 +122,10 @@ func (m *member) localID(from row, k int) int32 {
 func (m *member) scatterCompact() error {
 	in, n, rb := &m.ins[m.rank], m.NumRows(), 2*m.s.hidden
 	out, weights, extra := make([]byte, n*rb), make([]float32, n*m.s.topK), make([]byte, n*m.s.extra)
-	err := run(m.group.Scatter(m.Routing, &routing.ScatterArgs{
+	err := m.scatter(&routing.ScatterArgs{
 		X: in.x, RowBytes: rb, Out: out, WithWeights: true, Weights: in.weights, OutWeights: weights,
 		Extra: in.extra, ExtraBytes: m.s.extra, OutExtra: extra, Timeout: -1,
-	}))
+	})
 	if err != nil {
 		return err
 	}
@@ -134,9 +155,9 @@ func (m *member) scatterExpanded(alignment int) error {
 		return fmt.Errorf("%d expanded rows, want %d", n, total)
 	}
 	out, weights := bytes.Repeat([]byte{0xff}, total*rb), make([]float32, total)
-	err := run(m.group.Scatter(m.Routing, &routing.ScatterArgs{
+	err := m.scatter(&routing.ScatterArgs{
 		X: in.x, RowBytes: rb, Out: out, WithWeights: true, Weights: in.weights, OutWeights: weights, Layout: l, Timeout: -1,
-	}))
+	})
 	if err != nil {
 		return err
 	}
@@ -172,10 +193,10 @@ func (m *member) gatherCompact() error {
 	for i := range weights {
 		weights[i] = float32(m.rank + 1)
 	}
-	err := run(m.group.Gather(m.Routing, &routing.GatherArgs{
+	err := m.gather(&routing.GatherArgs{
 		X: outputs(m.rank, m.got, m.s.hidden), Hidden: m.s.hidden, Out: out, WithWeights: true, Weights: weights, OutWeights: home,
 		OwnersOnly: true, Bias: in.bias, Timeout: -1,
-	}))
+	})
 	if err != nil {
 		return err
 	}
@@ -192,10 +213,10 @@ func (m *member) gatherExpanded(alignment int) error {
 		weights[to] = float32(m.rank + 1)
 	}
 	out, home := make([]byte, in.tokens*rb), make([]float32, in.tokens*k)
-	err := run(m.group.Gather(m.Routing, &routing.GatherArgs{
+	err := m.gather(&routing.GatherArgs{
 		X: x, Hidden: m.s.hidden, Out: out, WithWeights: true, Weights: weights, OutWeights: home, Bias: in.bias,
 		Layout: routing.Layout{Expanded: true, Alignment: alignment}, Timeout: -1,
-	}))
+	})
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,8 @@ type ScatterArgs struct {
 
 	Layout  Layout
 	Timeout time.Duration // of each wait for other ranks; negative: none
+
+	Device *DeviceScatter // on a device: the memory, in place of the slices; else nil
 }
 
 // scatter is one in flight.
@@ -40,7 +42,6 @@ type scatter struct {
 	*Routing
 	g      *Group
 	args   ScatterArgs
-	filled []int // rows that have come from each rank
 	places *places
 }
 
@@ -48,21 +49,24 @@ type scatter struct {
 // rank and token, or expanded by expert. It costs two passes over the bytes: the source stores
 // rows at their ranks, which copy them to Out.
 func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
-	if err := r.checkScatter(a); err != nil {
+	if err := g.checkScatter(r, a); err != nil {
 		return nil, err
 	}
 	if err := g.inEpoch(r.epoch); err != nil {
 		return nil, err
 	}
-	s := &scatter{Routing: r, g: g, args: *a, filled: make([]int, r.ranks)}
+	s := &scatter{Routing: r, g: g, args: *a}
 	if a.Layout.Expanded {
 		s.places = r.placesOf(a.Layout)
 	}
 	x := &exchange{
 		g: g, use: protocol.ForScatter, hidden: a.RowBytes / 2, experts: r.ranks, timeout: a.Timeout, epoch: r.epoch,
-		prepare: func(m int) (int, error) { s.clearGaps(); return r.rounds(m), nil },
+		prepare: func(m int) (int, error) { return r.rounds(m), s.clearGaps() },
 		send:    s.send,
 		take:    s.take,
+	}
+	if a.Device != nil {
+		x.stream, x.send, x.take = a.Device.Stream, s.sendOnDevice, s.takeOnDevice
 	}
 	if a.WithWeights {
 		x.extra[columnWeights] = 4 * r.topK
@@ -71,26 +75,36 @@ func (g *Group) Scatter(r *Routing, a *ScatterArgs) (*Call, error) {
 	return g.newCall(protocol.ForScatter, r.epoch, x)
 }
 
-func (r *Routing) checkScatter(a *ScatterArgs) error {
-	rows := r.NumRowsIn(a.Layout)
-	weights, perRow := r.WeightsIn(a.Layout)
+func (g *Group) checkScatter(r *Routing, a *ScatterArgs) error {
 	switch {
 	case a.Layout.check(r) != nil:
 		return a.Layout.check(r)
 	case a.RowBytes < 16 || a.RowBytes%16 != 0 || a.RowBytes > 2*protocol.MaxHidden:
 		return ep.Invalid("a row has %d bytes, allowed multiples of 16 up to %d", a.RowBytes, 2*protocol.MaxHidden)
+	case a.WithWeights && r.topK == 0:
+		return ep.Invalid("topk_weights are given, and the routing was made without topk_idx")
+	case !limits.ExtraRowBytes.Has(int64(a.ExtraBytes)):
+		return ep.InRange(limits.ExtraRowBytes, a.ExtraBytes)
+	case (a.Device != nil) != (g.device != nil):
+		return errWhere(a.Device != nil)
+	case a.Device != nil:
+		return r.checkDeviceScatter(a)
+	}
+	return r.checkScatterSlices(a)
+}
+
+func (r *Routing) checkScatterSlices(a *ScatterArgs) error {
+	rows := r.NumRowsIn(a.Layout)
+	weights, perRow := r.WeightsIn(a.Layout)
+	switch {
 	case len(a.X) < r.tokens*a.RowBytes:
 		return ep.Invalid("x has %d bytes, %d tokens of %d need %d", len(a.X), r.tokens, a.RowBytes, r.tokens*a.RowBytes)
 	case len(a.Out) < rows*a.RowBytes:
 		return ep.Invalid("out has %d bytes, %d rows of %d need %d", len(a.Out), rows, a.RowBytes, rows*a.RowBytes)
-	case a.WithWeights && r.topK == 0:
-		return ep.Invalid("topk_weights are given, and the routing was made without topk_idx")
 	case a.WithWeights && len(a.Weights) < r.tokens*r.topK:
 		return ep.Invalid("topk_weights has %d entries, [%d, %d] needs %d", len(a.Weights), r.tokens, r.topK, r.tokens*r.topK)
 	case a.WithWeights && len(a.OutWeights) < weights:
 		return ep.Invalid("out_weights has %d entries, %d rows of %d need %d", len(a.OutWeights), rows, perRow, weights)
-	case !limits.ExtraRowBytes.Has(int64(a.ExtraBytes)):
-		return ep.InRange(limits.ExtraRowBytes, a.ExtraBytes)
 	case len(a.Extra) < r.tokens*a.ExtraBytes:
 		return ep.Invalid("extra has %d bytes, %d tokens of %d need %d", len(a.Extra), r.tokens, a.ExtraBytes, r.tokens*a.ExtraBytes)
 	case len(a.OutExtra) < rows*a.ExtraBytes:
@@ -100,14 +114,15 @@ func (r *Routing) checkScatter(a *ScatterArgs) error {
 }
 
 // send gives a round this rank's rows of these tokens.
-func (s *scatter) send(p piece, a *ep.DispatchArgs) {
-	s.g.sendTokens(s.Routing, p, s.args.X, s.args.RowBytes, a)
-	first, n := p.of(s.tokens)
+func (s *scatter) send(p piece, a *ep.DispatchArgs) error {
+	first, n := s.g.routeTokens(s.Routing, p, a)
+	a.X = s.args.X[first*s.args.RowBytes:][:n*s.args.RowBytes]
 	if s.args.WithWeights {
 		s.g.weightBytes = appendFloats(s.g.weightBytes[:0], s.args.Weights[first*s.topK:][:n*s.topK])
 		a.Extra[columnWeights] = s.g.weightBytes
 	}
 	a.Extra[columnExtra] = s.args.Extra[first*s.args.ExtraBytes:][:n*s.args.ExtraBytes]
+	return nil
 }
 
 // of is the piece's part of this rank's own tokens.
@@ -116,10 +131,13 @@ func (p piece) of(tokens int) (first, n int) {
 	return first, min(int(p.to), tokens) - first
 }
 
-// sendTokens gives a round the rows of this rank's tokens, each for all of its ranks.
-func (g *Group) sendTokens(r *Routing, p piece, x []byte, rowBytes int, a *ep.DispatchArgs) {
-	first, n := p.of(r.tokens)
+// routeTokens gives a round this rank's tokens, each for all of its ranks, and returns which they are.
+func (g *Group) routeTokens(r *Routing, p piece, a *ep.DispatchArgs) (first, n int) {
+	first, n = p.of(r.tokens)
 	u := r.fanOut
+	if g.device != nil {
+		u = r.ranks // there the ranks' K is the same
+	}
 	g.to = resize(g.to, n*u)
 	fill(g.to, -1)
 	for rank := range r.ranks {
@@ -132,17 +150,17 @@ func (g *Group) sendTokens(r *Routing, p piece, x []byte, rowBytes int, a *ep.Di
 			to[i] = int64(rank)
 		}
 	}
-	a.X, a.TopkIdx, a.NumTokens, a.TopK = x[first*rowBytes:][:n*rowBytes], g.to, n, u
+	a.TopkIdx, a.NumTokens, a.TopK = g.to, n, u
+	return first, n
 }
 
 // take copies a round's rows to their places.
 func (s *scatter) take(p piece, in *incoming) error {
 	copies := s.g.copies[:0]
 	for r := range s.ranks {
-		first, n := in.from(r)
-		begin, end := s.receives(r, p)
-		if n != end-begin {
-			return fmt.Errorf("%w: %d rows come from rank %d, the routing has %d: it uses another routing", ep.ErrMismatch, n, r, end-begin)
+		first, begin, n, err := s.comes(in, r, p)
+		if err != nil {
+			return err
 		}
 		if s.places == nil {
 			copies = s.copyRows(copies, in, first, begin, n)
@@ -154,6 +172,20 @@ func (s *scatter) take(p piece, in *incoming) error {
 	clear(copies) // do not keep the caller's memory reachable
 	s.g.copies = copies
 	return nil
+}
+
+// comes returns which rows of a round come from a rank, and where they belong.
+func (s *scatter) comes(in *incoming, rank int, p piece) (first, begin, n int, err error) {
+	first, n = in.from(rank)
+	begin, end := s.receives(rank, p)
+	if n != end-begin {
+		err = otherRouting(n, rank, end-begin)
+	}
+	return first, begin, n, err
+}
+
+func otherRouting(come, rank, want int) error {
+	return fmt.Errorf("%w: %d rows come from rank %d, the routing has %d: it uses another routing", ep.ErrMismatch, come, rank, want)
 }
 
 // copyRows takes n rows from row `first` of a round on: they are rows `to` and following.

@@ -226,5 +226,27 @@ struct mw_reduce_args {
   const float *kept; // weights of the dispatch, with MW_FLAG_PRE_REDUCE
 };
 
+// Rows between places in the memory of this rank's device: routed.cu.
+struct mw_move_args {
+  mw_common c;
+  const u8 *from;   // rows of `bytes`
+  u8 *to;           // the same
+  const i32 *moves; // [num, 2]: which row goes where; the first negative: zeros
+  i64 num, bytes;
+  i64 lanes; // threads that move one row together; they divide a block
+};
+
+// Sums of rows in the memory of this rank's device: routed.cu.
+struct mw_sum_args {
+  mw_common c;
+  const u8 *rows; // [.., H]
+  const u8 *bias[MW_NUM_BIASES]; // [num, H], added first; or null
+  const i32 *terms; // [num, width]: the rows of each sum, in order; negative: none
+  u8 *out; // [num, H]
+  const float *weights; // [.., K], of each row, or null: no weights are added up
+  float *out_weights;   // [num, K]
+  i64 num, width;
+};
+
 // Values of index that are no position.
 enum { MW_NO_ROW = -1, MW_SAME_AS = -2 }; // MW_SAME_AS - k: the row of selection k

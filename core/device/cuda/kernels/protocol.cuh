@@ -13,8 +13,10 @@ enum {
   MW_FLAG_NO_ROUTING = 0x40, // of flat rows: without topk_idx and topk_weights
   MW_FLAG_PRE_REDUCE = 0x80, // sums are made by rank; this rank's own choice
   MW_FLAG_ORDERED = 0x100, // rows lie in order of rank and token; the group's choice
+  MW_FLAG_USE_LOW = 0x1000, // what the operation is for: Use
+  MW_FLAG_USE_HIGH = 0x2000,
   // MW_FLAGS_AGREED are those that ranks must agree on in each call.
-  MW_FLAGS_AGREED = 125,
+  MW_FLAGS_AGREED = 12413,
   // Flags of launches, which no other rank sees.
   MW_FLAG_FILL = 0x200, // the slab is filled with NaN before it is opened
   MW_FLAG_REMOTE = 0x10000, // launches for remote ranks are among those of the call
@@ -28,6 +30,7 @@ enum {
   MW_EPOCH_SHIFT = 48, // of the member word: its epoch is above, a bit per rank below
   MW_MAX_TOPK = 64, // selections per token, K
   MW_NUM_EXTRAS = 4, // extra columns of flat rows
+  MW_NUM_BIASES = 2, // rows that can be added to each sum of a gather
   MW_MAX_SLOTS_CUDA = 8, // each message between devices says which of all slots its sender holds, and kernels look at all
   MW_OPEN_RING = 16, // words of open that a device keeps: more operations than can be under way
   MW_LINE_BYTES = 64, // a cache line: words that different ranks write share none

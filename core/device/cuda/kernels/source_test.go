@@ -48,7 +48,7 @@ func usesOf(t *testing.T, targets []string) string {
 		image, err := Compile(lib, target)
 		require.NoError(t, err)
 		assert.Equal(t, "\x7fELF", string(image.Code[:4]), target)
-		require.Len(t, image.Uses, 21, target)
+		require.Len(t, image.Uses, 25, target)
 		for _, u := range image.Uses {
 			assert.Zero(t, u.SpillStoreBytes+u.SpillLoadBytes+u.StackBytes, "%s for %s spills", u.Kernel, target)
 			assert.Regexp(t, "^moewire_(dispatch|rows|combine|outputs)_", u.Kernel)

@@ -30,6 +30,8 @@ var mirrored = []struct{ c, name string }{
 	{"mw_publish_args", "publishArgs"},
 	{"mw_wait_args", "waitArgs"},
 	{"mw_reduce_args", "reduceArgs"},
+	{"mw_move_args", "moveArgs"},
+	{"mw_sum_args", "sumArgs"},
 	{"mw_fifo", "queue"},
 	{"mw_remote", "remoteRank"},
 	{"mw_remote_common", "remoteCommon"},
