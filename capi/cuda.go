@@ -8,6 +8,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/node"
 )
 
@@ -71,6 +72,26 @@ func (deviceTensors) result(d *dispatch) {
 	for i := range out.recv_extra {
 		out.recv_extra[i] = C.uint64_t(r.Columns[layout.ColumnExtra+i])
 	}
+}
+
+func (deviceTensors) stream(given C.uint64_t) (uint64, error) { return uint64(given), nil }
+
+func (deviceTensors) scatter(args *routing.ScatterArgs, a *C.mw_scatter_args_t, _ *routed) error {
+	args.Device = &routing.DeviceScatter{
+		X: uint64(a.x), Out: uint64(a.out), Weights: uint64(a.topk_weights), OutWeights: uint64(a.out_weights),
+		Extra: uint64(a.extra), OutExtra: uint64(a.out_extra), Stream: uint64(a.stream),
+	}
+	return nil
+}
+
+func (deviceTensors) gather(args *routing.GatherArgs, a *C.mw_gather_args_t, _ *routed) error {
+	args.Device = &routing.DeviceGather{
+		X: uint64(a.x), Out: uint64(a.out), Weights: uint64(a.topk_weights), OutWeights: uint64(a.out_weights), Stream: uint64(a.stream),
+	}
+	for i, address := range a.bias {
+		args.Device.Bias[i] = uint64(address)
+	}
+	return nil
 }
 
 func (deviceTensors) streams() error { return nil }

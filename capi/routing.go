@@ -46,6 +46,9 @@ func mwiRoutingCreate(id uint64, a *C.mw_routing_args_t, to, opID *C.uint64_t) C
 		if err != nil {
 			return err
 		}
+		if args.Stream, err = b.tensors.stream(a.stream); err != nil {
+			return err
+		}
 		slice, err := micros("slice_us", int64(a.slice_us))
 		if err != nil {
 			return err

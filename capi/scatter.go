@@ -27,6 +27,9 @@ func (b *buffer) scatter(r *routed, a *C.mw_scatter_args_t) (none node.Operation
 	if err != nil {
 		return none, err
 	}
+	if err := b.tensors.scatter(&args, a, r); err != nil {
+		return none, err
+	}
 	slice, err := micros("slice_us", int64(a.slice_us))
 	if err != nil {
 		return none, err
@@ -53,18 +56,8 @@ func scatterArgs(r *routed, a *C.mw_scatter_args_t) (args routing.ScatterArgs, e
 	if err != nil {
 		return args, err
 	}
-	t, rows := int64(r.NumTokens()), int64(r.NumRowsIn(args.Layout))
-	args.RowBytes, args.ExtraBytes = int(row), int(extra)
+	args.RowBytes, args.ExtraBytes, args.WithWeights = int(row), int(extra), has(C.MW_SCATTER_WEIGHTS)
 	keep(&err, &args.Timeout)(micros("timeout_us", int64(a.timeout_us)))
-	keep(&err, &args.X)(view[byte]("x", uint64(a.x), t*row))
-	keep(&err, &args.Out)(view[byte]("out", uint64(a.out), rows*row))
-	keep(&err, &args.Extra)(view[byte]("extra", uint64(a.extra), t*extra))
-	keep(&err, &args.OutExtra)(view[byte]("out_extra", uint64(a.out_extra), rows*extra))
-	if args.WithWeights = has(C.MW_SCATTER_WEIGHTS); args.WithWeights {
-		received, _ := r.WeightsIn(args.Layout)
-		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), t*int64(r.TopK())))
-		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), int64(received)))
-	}
 	return args, err
 }
 
@@ -97,6 +90,9 @@ func (b *buffer) gather(r *routed, a *C.mw_gather_args_t) (none node.Operation, 
 	if err != nil {
 		return none, err
 	}
+	if err := b.tensors.gather(&args, a, r); err != nil {
+		return none, err
+	}
 	slice, err := micros("slice_us", int64(a.slice_us))
 	if err != nil {
 		return none, err
@@ -121,21 +117,7 @@ func gatherArgs(r *routed, a *C.mw_gather_args_t) (args routing.GatherArgs, err 
 	}
 	args.Hidden, args.RowType, args.OutType = int(h), outputType(has(fp32)), outputType(has(fp32Out))
 	args.WithWeights, args.OwnersOnly = has(C.MW_GATHER_WEIGHTS), has(C.MW_GATHER_OWNERS_ONLY)
-	t, rows := int64(r.NumTokens()), int64(r.NumRowsIn(args.Layout))
-	row := args.RowType.RowBytes(h)
 	keep(&err, &args.Timeout)(micros("timeout_us", int64(a.timeout_us)))
-	keep(&err, &args.X)(view[byte]("x", uint64(a.x), rows*row))
-	keep(&err, &args.Out)(view[byte]("out", uint64(a.out), t*args.OutType.RowBytes(h)))
-	for i, address := range a.bias {
-		if address != 0 {
-			keep(&err, &args.Bias[i])(view[byte](biasNames[i], uint64(address), t*row))
-		}
-	}
-	if args.WithWeights {
-		sent, _ := r.WeightsIn(args.Layout)
-		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), int64(sent)))
-		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), t*int64(r.TopK())))
-	}
 	return args, err
 }
 

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/routing"
 	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/node"
 )
@@ -15,7 +16,10 @@ type tensors interface {
 	dispatch(d *dispatch, a *C.mw_dispatch_args_t, ranks int) error
 	combine(c *combine, a *C.mw_combine_args_t, b *buffer, h node.Handle) error
 	result(d *dispatch)
-	streams() error // why there are none
+	scatter(to *routing.ScatterArgs, a *C.mw_scatter_args_t, r *routed) error
+	gather(to *routing.GatherArgs, a *C.mw_gather_args_t, r *routed) error
+	stream(given C.uint64_t) (uint64, error) // of a call that makes a routing
+	streams() error                          // why there are none
 }
 
 func tensorsOf(cfg *node.Config) tensors {
@@ -115,6 +119,48 @@ func (hostTensors) result(d *dispatch) {
 	for i := range out.recv_extra {
 		out.recv_extra[i] = present(r.Columns[layout.ColumnExtra+i])
 	}
+}
+
+func (hostTensors) stream(given C.uint64_t) (uint64, error) { return 0, noDevice(given, 0, 0) }
+
+// scatter reads what the sizes of args are known for.
+func (hostTensors) scatter(args *routing.ScatterArgs, a *C.mw_scatter_args_t, r *routed) (err error) {
+	if err := noDevice(a.stream, 0, 0); err != nil {
+		return err
+	}
+	t, rows := int64(r.NumTokens()), int64(r.NumRowsIn(args.Layout))
+	row, extra := int64(args.RowBytes), int64(args.ExtraBytes)
+	keep(&err, &args.X)(view[byte]("x", uint64(a.x), t*row))
+	keep(&err, &args.Out)(view[byte]("out", uint64(a.out), rows*row))
+	keep(&err, &args.Extra)(view[byte]("extra", uint64(a.extra), t*extra))
+	keep(&err, &args.OutExtra)(view[byte]("out_extra", uint64(a.out_extra), rows*extra))
+	if args.WithWeights {
+		received, _ := r.WeightsIn(args.Layout)
+		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), t*int64(r.TopK())))
+		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), int64(received)))
+	}
+	return err
+}
+
+func (hostTensors) gather(args *routing.GatherArgs, a *C.mw_gather_args_t, r *routed) (err error) {
+	if err := noDevice(a.stream, 0, 0); err != nil {
+		return err
+	}
+	t, rows, h := int64(r.NumTokens()), int64(r.NumRowsIn(args.Layout)), int64(args.Hidden)
+	row := args.RowType.RowBytes(h)
+	keep(&err, &args.X)(view[byte]("x", uint64(a.x), rows*row))
+	keep(&err, &args.Out)(view[byte]("out", uint64(a.out), t*args.OutType.RowBytes(h)))
+	for i, address := range a.bias {
+		if address != 0 {
+			keep(&err, &args.Bias[i])(view[byte](biasNames[i], uint64(address), t*row))
+		}
+	}
+	if args.WithWeights {
+		sent, _ := r.WeightsIn(args.Layout)
+		keep(&err, &args.Weights)(view[float32]("topk_weights", uint64(a.topk_weights), int64(sent)))
+		keep(&err, &args.OutWeights)(view[float32]("out_weights", uint64(a.out_weights), t*int64(r.TopK())))
+	}
+	return err
 }
 
 func (hostTensors) streams() error { return node.ErrNoStreams }

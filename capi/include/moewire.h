@@ -41,7 +41,7 @@ extern "C" {
 
 /* The version of this ABI. It grows whenever a struct or a function changes in a way that
    callers see. */
-#define MW_ABI_VERSION 13u
+#define MW_ABI_VERSION 14u
 
 /* The most ranks of a group: member set (48 bits) and epoch (16 bits) share one word. */
 #define MW_MAX_RANKS 48

@@ -39,7 +39,17 @@
  * neither combined nor released: rows go through all slots. MW_ERR_WOULD_BLOCK: 1024 of
  * these operations have not ended; nothing has happened.
  *
- * Only on the CPU so far: a buffer on CUDA returns MW_ERR_NOT_SUPPORTED.
+ * On CUDA the memory of a scatter and a gather is the device's: x, out and biases are 16-byte
+ * aligned, weights 4-byte aligned. What mw_routing_create is given, and what mw_routing_read
+ * writes, is memory of the host. A call launches on `stream`, a CUstream or cudaStream_t as a
+ * number (0: the legacy default stream), behind what is there, and waits on the host for what it
+ * has launched, round by round. So it also waits for what the caller has put on the stream before.
+ * At its end the results are in place. A stream that is captured is refused, before anything has
+ * happened. The caller orders calls on different streams. A call needs one slot that no handle
+ * holds, or it returns MW_ERR_BUSY. A slot must have room for a row of each rank. Ranks that
+ * disagree leave their epoch after MW_ERR_PEER_MISMATCH. The first routing allocates 16 MiB of
+ * pinned memory and 48 MiB on the device, which mw_buffer_close frees. No GPU has run these calls
+ * yet: docs/cuda.md says what was shown instead.
  */
 #ifndef MOEWIRE_ROUTING_H
 #define MOEWIRE_ROUTING_H
@@ -67,6 +77,7 @@ typedef struct {
 	uint64_t num_tokens_per_expert; /* int32 [E]: what the counts are made of; 0: of topk_idx */
 	int64_t timeout_us;             /* a bound for each wait for other ranks; -1: none */
 	int64_t slice_us;               /* how long the call blocks at most; -1: until the end */
+	uint64_t stream;                /* on CUDA: what the call launches on; else 0 */
 } mw_routing_args_t;
 
 /*
@@ -143,6 +154,7 @@ typedef struct {
 	int64_t expert_alignment;   /* EXPANDED: at least 1, at most 65536; else 0 */
 	int64_t timeout_us;         /* as for mw_routing_create */
 	int64_t slice_us;
+	uint64_t stream;            /* as for mw_routing_create */
 } mw_scatter_args_t;
 
 /*
@@ -177,6 +189,7 @@ typedef struct {
 	int64_t expert_alignment;     /* EXPANDED: at least 1, at most 65536; else 0 */
 	int64_t timeout_us;           /* as for mw_routing_create */
 	int64_t slice_us;
+	uint64_t stream;              /* as for mw_routing_create */
 } mw_gather_args_t;
 
 /*

@@ -12,7 +12,7 @@ import (
 )
 
 // ABIVersion is the version that all ranks of a group have: that of moewire.h.
-const ABIVersion = 13
+const ABIVersion = 14
 
 // Config says how a rank's part of a buffer is made. Ranks of one group agree on
 // NumRanks, NumBytes, NumSlots, Deterministic, on whether there is CUDA, and on the

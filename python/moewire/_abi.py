@@ -27,7 +27,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 13
+MW_ABI_VERSION = 14
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -621,6 +621,7 @@ class mw_routing_args_t(Structure):
         ("num_tokens_per_expert", c_uint64),
         ("timeout_us", c_int64),
         ("slice_us", c_int64),
+        ("stream", c_uint64),
     ]
 
 
@@ -654,6 +655,7 @@ class mw_scatter_args_t(Structure):
         ("expert_alignment", c_int64),
         ("timeout_us", c_int64),
         ("slice_us", c_int64),
+        ("stream", c_uint64),
     ]
 
 
@@ -671,6 +673,7 @@ class mw_gather_args_t(Structure):
         ("expert_alignment", c_int64),
         ("timeout_us", c_int64),
         ("slice_us", c_int64),
+        ("stream", c_uint64),
     ]
 
 

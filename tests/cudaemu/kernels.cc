@@ -106,7 +106,7 @@ static const kernel kernels[] = {
     KERNEL(moewire_outputs_remote_send, mw_remote_take_args),
     KERNEL(moewire_outputs_remote_take, mw_remote_take_args),
     KERNEL(moewire_rows_move, mw_move_args),           KERNEL(moewire_rows_sum, mw_sum_args),
-    KERNEL(moewire_rows_sum_fp32, mw_sum_args),        KERNEL(moewire_rows_sum_wide, mw_sum_args),
+    KERNEL(moewire_rows_sum_fp32, mw_sum_args),        KERNEL(moewire_rows_sum_fp32_out, mw_sum_args),
     KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
 

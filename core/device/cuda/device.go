@@ -23,7 +23,7 @@ var kernelNames = [numKernels]string{
 	kernelRemoteSend:  "moewire_rows_remote_send", kernelRemoteTake: "moewire_rows_remote_take",
 	kernelRemoteOutputs: "moewire_outputs_remote_send", kernelRemoteWait: "moewire_outputs_remote_take",
 	kernelMove: "moewire_rows_move", kernelSum: "moewire_rows_sum",
-	kernelSumFP32: "moewire_rows_sum_fp32", kernelSumWide: "moewire_rows_sum_wide",
+	kernelSumFP32: "moewire_rows_sum_fp32", kernelSumFP32Out: "moewire_rows_sum_fp32_out",
 }
 
 const (
@@ -51,7 +51,7 @@ const (
 	kernelMove
 	kernelSum
 	kernelSumFP32
-	kernelSumWide
+	kernelSumFP32Out
 	numKernels
 )
 

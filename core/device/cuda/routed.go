@@ -87,7 +87,7 @@ func (e *Engine) Sum(s *Sums) error {
 func sumKernel(s *Sums) int {
 	switch {
 	case s.OutType == protocol.FP32:
-		return kernelSumWide
+		return kernelSumFP32Out
 	case s.RowType == protocol.FP32:
 		return kernelSumFP32
 	}

@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/ep/routing"
+	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/op"
 )
 
 // TestDeviceAgainstPlainLoops is TestAgainstPlainLoops on the emulated device: also float32 rows, and both
@@ -153,4 +156,40 @@ func TestDeviceMemoryIsChecked(t *testing.T) {
 	_, err := cpu.group.Scatter(cpu.Routing, &routing.ScatterArgs{RowBytes: 128, Device: &good})
 	require.ErrorContains(t, err, "the buffer is on the CPU")
 	require.NoError(t, m.scatterCompact())
+}
+
+// TestDeviceCapture: a stream that is captured is refused, and stays as it is.
+func TestDeviceCapture(t *testing.T) {
+	testenv.InAll(t)
+	w, c := deviceCrew(t, 1, 4)
+	emu, m := w.emu, c.members[0]
+	mem := deviceMemoryOf(m.group)
+	const relaxed = 2
+	require.NoError(t, mem.d.Do(func() error { return emu.BeginCapture(libcuda.Stream(mem.stream), relaxed) }))
+	require.ErrorContains(t, m.scatter(m.scatterArgs()), "captured into a graph")
+	_, err := makeRouting(m.group, 0, c.s, c.ins)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.NoError(t, mem.d.Do(func() error {
+		graph, err := emu.EndCapture(libcuda.Stream(mem.stream))
+		return errors.Join(err, emu.GraphDestroy(graph))
+	}))
+	require.NoError(t, w.ranks[0].Err())
+	require.NoError(t, m.scatterCompact())
+}
+
+// TestDeviceCancel: a call that is given up while it waits ends at once, for both ranks, and memory of its caller's is
+// not in use when Cancel returns.
+func TestDeviceCancel(t *testing.T) {
+	testenv.InAll(t)
+	_, c := deviceCrew(t, 2, 40)
+	m, mem := c.members[0], deviceMemoryOf(c.members[0].group)
+	call, err := m.group.Scatter(m.Routing, &routing.ScatterArgs{
+		RowBytes: 128, Timeout: -1, Device: &routing.DeviceScatter{X: mem.at, Out: mem.at + 1<<20, Stream: mem.stream},
+	})
+	require.NoError(t, err)
+	require.Equal(t, ep.ErrInProgress, call.Drive(10*time.Millisecond))
+	call.Cancel()
+	require.ErrorIs(t, call.Drive(-1), op.ErrCancelled)
+	require.ErrorIs(t, c.members[1].scattersFor(time.Minute), ep.ErrLost)
+	require.ErrorIs(t, m.scattersFor(time.Minute), ep.ErrLost)
 }

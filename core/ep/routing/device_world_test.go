@@ -5,7 +5,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,12 +68,13 @@ func deviceMemoryOf(g *routing.Group) *deviceMemory {
 type deviceWorld struct {
 	*world
 	ranks []*cuda.Buffer
+	emu   *cudatest.Driver
 }
 
 func newDeviceWorld(t testing.TB, doms []domain.Domain, most int) *deviceWorld {
 	emu := cudatest.Emulate(t)
 	emu.Schedule(uint64(len(doms)), 16, 8)
-	w := &deviceWorld{world: &world{t: t}}
+	w := &deviceWorld{world: &world{t: t}, emu: emu}
 	for _, dom := range doms {
 		w.join(emu, dom, most)
 	}
@@ -131,7 +131,7 @@ func place[T any](mem *deviceMemory, values []T) (at uint64, back func()) {
 		return 0, func() {}
 	}
 	at = mem.at + uint64(mem.used)
-	mem.used = (mem.used + len(values)*int(unsafe.Sizeof(values[0])) + 15) &^ 15
+	mem.used = (mem.used + len(values)*4 + 15) &^ 15
 	if mem.used > deviceMemoryBytes {
 		panic("the tensors do not fit")
 	}

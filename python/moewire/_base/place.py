@@ -24,6 +24,9 @@ class Place(Protocol):
     def like(self, template: torch.Tensor) -> torch.Tensor:
         """A new tensor with the shape and dtype of another one of this device. It is quicker."""
 
+    def copied(self, host: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host on this device, for the current stream; on the host itself."""
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A new pinned tensor on the host; the device may write to it asynchronously."""
 
@@ -79,6 +82,9 @@ class Host:
 
     like = staticmethod(torch.empty_like)
     pinned = empty
+
+    def copied(self, host: torch.Tensor) -> torch.Tensor:
+        return host
 
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object

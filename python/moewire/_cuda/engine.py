@@ -1,4 +1,7 @@
-"""A buffer's operations on a CUDA device: checked and launched on a stream, never waited for."""
+"""A buffer's operations on a CUDA device: checked and launched on a stream.
+
+Only collectives over routings are waited for: see ``collective.py``.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from .._ep.engine import Ending, Engine, FlatResults, PackedResults
 from .._ep.flat_results import FlatHandle
 from .._native import leaked
 from .._native.plan import Plan, combine_args
-from ..errors import BusyError, NotSupportedError
+from ..errors import BusyError, UnsupportedError
 from ..event import EventOverlap, Hook, How, StreamEvent
 from ..handle import Handle
 from . import torch_cuda
+from .collective import Collectives
 from .flat_rows import GpuFlatRows
 from .handles import Answer, Answers, GpuFlatHandle, GpuHandle
 from .listener import EventListener
@@ -66,6 +70,7 @@ class Cuda(Engine):
         self.place = place
         self.quick = check.plain_on(place)
         self.streams = Streams(place)
+        self._collectives = Collectives(self, self.streams)
         self._answers = Answers(place)
         self.views = Views(self, place)
         self._to_forget += [EventListener(self.events).stop, self.views.close]
@@ -75,12 +80,17 @@ class Cuda(Engine):
         super()._close()
         leaked.retry()
 
+    def may_lead(self) -> None:
+        if self.place.recording():
+            raise UnsupportedError(
+                "the current stream is captured into a graph: routings, scatter and gather wait on "
+                "the host, so call them before or after the capture"
+            )
+
     def collective(
         self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]
     ) -> None:
-        raise NotSupportedError(
-            "routings, scatter and gather are on the CPU only so far, and this buffer is on CUDA"
-        )
+        self._collectives.run(function, args, borrowed)
 
     def side_stream(self) -> Any:
         return self.streams.side()

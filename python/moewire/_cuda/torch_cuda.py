@@ -73,6 +73,9 @@ class TorchCuda:
 
     like = staticmethod(torch.empty_like)
 
+    def copied(self, host: torch.Tensor) -> torch.Tensor:
+        return host.to(self._device)
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 

@@ -81,6 +81,9 @@ class Engine(Runtime, ABC):
     def combine_view(self, handle: Handle | FlatHandle, timeout_us: int) -> torch.Tensor:
         """All rows of a handle's combine buffer, once no rank reads them any more."""
 
+    def may_lead(self) -> None:
+        """Raises if the caller's stream does not allow a call that the host leads."""
+
     @abstractmethod
     def collective(
         self, function: Callable[..., int], args: Structure, borrowed: tuple[object, ...]

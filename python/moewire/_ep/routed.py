@@ -71,7 +71,7 @@ class RoutedCalls:
                 call was interrupted (Ctrl-C), and the other ranks get this error then.
             BusyError: a handle of this buffer is held that was neither combined nor released.
                 Nothing has happened.
-            NotSupportedError: the buffer is on CUDA.
+            UnsupportedError: on CUDA: the current stream is captured.
             ClosedError, FencedError, UpdatingError: as for ``dispatch``.
         """
         given = is_token_in_rank, num_tokens_per_expert
@@ -152,6 +152,7 @@ class RoutedCalls:
             args.extra, args.out_extra = extra.data_ptr(), along.data_ptr()
         borrowed = routing, x, topk_weights, extra, rows, weights, along
         engine.refuse_closed()
+        engine.may_lead()
         engine.collective(engine.lib.buffer_scatter, args, borrowed)
         return Scattered(rows, weights, along)
 
@@ -227,6 +228,7 @@ class RoutedCalls:
             args.flags |= abi.MW_GATHER_WEIGHTS
             args.topk_weights, args.out_weights = topk_weights.data_ptr(), weights.data_ptr()
         engine.refuse_closed()
+        engine.may_lead()
         borrowed = routing, x, topk_weights, biases, out, weights
         engine.collective(engine.lib.buffer_gather, args, borrowed)
         return out, weights

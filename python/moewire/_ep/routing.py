@@ -12,6 +12,7 @@ import torch
 from .. import _abi as abi
 from .._base import check
 from .._base.opaque import opaque_methods
+from .._base.place import HOST
 from .._native.plan import SLICE_US
 from . import selections
 from .engine import Engine
@@ -91,7 +92,7 @@ class Routing:
             A new int64 tensor [N, K]: 0 to L-1 on this rank, -1 where a selection is not here.
         """
         shape = (self.num_rows, self.num_topk)
-        return self._table(abi.MW_ROUTING_LOCAL_IDS, torch.int64, shape)
+        return self._placed(abi.MW_ROUTING_LOCAL_IDS, torch.int64, shape)
 
     def source_tokens(self) -> torch.Tensor:
         """The token of each row on its source rank; ``rows_from`` says which rank that is.
@@ -99,7 +100,7 @@ class Routing:
         Returns:
             A new int32 tensor [N].
         """
-        return self._table(abi.MW_ROUTING_SOURCE_TOKENS, torch.int32, (self.num_rows,))
+        return self._placed(abi.MW_ROUTING_SOURCE_TOKENS, torch.int32, (self.num_rows,))
 
     def num_expanded_rows(self, expert_alignment: int = 1) -> int:
         """How many rows a scatter with ``expanded=True`` has.
@@ -134,7 +135,7 @@ class Routing:
         """
         alignment = check.limited("expert_alignment", expert_alignment)
         shape = (self.num_rows, self.num_topk)
-        return self._table(abi.MW_ROUTING_EXPANDED_ROWS, torch.int32, shape, alignment)
+        return self._placed(abi.MW_ROUTING_EXPANDED_ROWS, torch.int32, shape, alignment)
 
     def _listed(self, what: int, dtype: torch.dtype, count: int) -> list[int]:
         found: list[int] = self._table(what, dtype, (count,)).tolist()
@@ -143,14 +144,19 @@ class Routing:
     def _table(
         self, what: int, dtype: torch.dtype, shape: tuple[int, ...], alignment: int = 0
     ) -> torch.Tensor:
+        """One of the routing's tables, as a tensor of the host."""
         engine, length = self._engine, ctypes.c_uint64()
-        table = engine.place.empty(shape, dtype)
+        table = HOST.empty(shape, dtype)
         engine.check(
             engine.lib.routing_read(
                 self._raw, what, alignment, table.data_ptr(), table.nbytes, length
             )
         )
         return table
+
+    def _placed(self, *what: Any) -> torch.Tensor:
+        """The same on the buffer's device."""
+        return self._engine.place.copied(self._table(*what))
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -182,18 +188,20 @@ def make(
         timeout_us=check.timeout(timeout_us),
         slice_us=SLICE_US,
     )
-    ids = _read_ids(engine, args, topk_idx, in_rank)
+    engine.refuse_closed()
+    engine.may_lead()
+    ids, mask = _read_ids(engine, args, topk_idx, in_rank)
     if expert_counts is not None:
         shape = (num_experts,)
         check.tensor("num_tokens_per_expert", expert_counts, torch.int32, shape, engine.place)
+        expert_counts = expert_counts.cpu()
         args.num_tokens_per_expert = expert_counts.data_ptr()
     raw, lib = abi.mw_routing_t(), engine.lib
-    engine.refuse_closed()
     try:
         engine.collective(
             lambda buffer, args, op: lib.routing_create(buffer, args, raw, op),
             args,
-            (ids, in_rank, expert_counts),
+            (ids, mask, expert_counts),
         )
         return Routing(engine, raw)
     except BaseException:
@@ -207,8 +215,8 @@ def _read_ids(
     args: abi.mw_routing_args_t,
     topk_idx: torch.Tensor | None,
     in_rank: torch.Tensor | None,
-) -> torch.Tensor | None:
-    """Checks what says where tokens go, and fills it in; ids as int64, to be kept."""
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Checks what says where tokens go, and fills it in; what it is on the host, to be kept."""
     tokens: int | None = None
     if topk_idx is not None:
         given = getattr(topk_idx, "dtype", torch.int64)
@@ -216,7 +224,7 @@ def _read_ids(
         allowed = (None, None)
         check.tensor("topk_idx", topk_idx, dtype, allowed, engine.place, selections.IDS)
         check.topk(topk_idx.shape[1])
-        topk_idx = topk_idx.to(torch.int64)
+        topk_idx = topk_idx.cpu().to(torch.int64)
         tokens, args.num_topk = topk_idx.shape
         args.topk_idx = topk_idx.data_ptr()
     elif in_rank is None:
@@ -224,10 +232,10 @@ def _read_ids(
     if in_rank is not None:
         shape = (tokens, engine.num_ranks)
         check.tensor("is_token_in_rank", in_rank, torch.bool, shape, engine.place)
-        tokens = in_rank.shape[0]
+        tokens, in_rank = in_rank.shape[0], in_rank.cpu()
         args.is_token_in_rank = in_rank.data_ptr()
     args.num_tokens = tokens
-    return topk_idx
+    return topk_idx, in_rank
 
 
 def refuse_foreign(engine: Engine, routing: object) -> Routing:

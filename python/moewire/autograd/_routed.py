@@ -48,6 +48,14 @@ class RoutedCall(NamedTuple):
         check.tensor(name, rows, dtype, (count, None), place_of(self.buffer), allowed)
         check.hidden(rows.shape[1], False, name=name)
 
+    def whole(
+        self, gradient: torch.Tensor | None, shape: torch.Size, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A gradient as the library takes it; zeros, where the buffer is, if there is none."""
+        if gradient is None:
+            return place_of(self.buffer).empty(tuple(shape), dtype).zero_()
+        return gradient.contiguous()
+
     def scatter(
         self, x: torch.Tensor, topk_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -194,16 +202,22 @@ class _Scatter(torch.autograd.Function):  # type: ignore[misc]  # torch is not f
         topk_weights: torch.Tensor | None,
         call: RoutedCall,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        ctx.call, ctx.weighted = call, topk_weights is not None
-        return call.scatter(x, topk_weights)
+        ctx.set_materialize_grads(False)
+        rows, weights = call.scatter(x, topk_weights)
+        ctx.call, ctx.rows = call, (rows.shape, rows.dtype)
+        ctx.weights = None if weights is None else weights.shape
+        return rows, weights
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(
-        ctx: Any, grad_rows: torch.Tensor, grad_weights: torch.Tensor | None
+        ctx: Any, grad_rows: torch.Tensor | None, grad_weights: torch.Tensor | None
     ) -> tuple[Any, ...]:
-        weights = grad_weights.contiguous() if ctx.weighted and grad_weights is not None else None
-        grad_x, home = ctx.call.gather(grad_rows.contiguous(), weights, grad_rows.dtype)
+        call, weights = ctx.call, None
+        rows = call.whole(grad_rows, *ctx.rows)
+        if ctx.weights is not None:  # on every rank, whatever was used of them
+            weights = call.whole(grad_weights, ctx.weights, torch.float32)
+        grad_x, home = call.gather(rows, weights, rows.dtype)
         return None, grad_x, home, None
 
 
@@ -218,13 +232,16 @@ class _Gather(torch.autograd.Function):  # type: ignore[misc]
         dtype: torch.dtype,
         *bias: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.call, ctx.dtype, ctx.num_biases = call, y.dtype, len(bias)
+        ctx.set_materialize_grads(False)
         out, _ = call.gather(y, None, dtype, bias)
+        ctx.call, ctx.dtype, ctx.num_biases = call, y.dtype, len(bias)
+        ctx.out = out.shape, out.dtype
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
-        grad_y, _ = ctx.call.scatter(grad_out.contiguous(), None)
+    def backward(ctx: Any, grad_out: torch.Tensor | None) -> tuple[Any, ...]:
+        grad_out = ctx.call.whole(grad_out, *ctx.out)
+        grad_y, _ = ctx.call.scatter(grad_out, None)
         biases = [grad_out.to(ctx.dtype)] * ctx.num_biases
         return None, grad_y.to(ctx.dtype), None, None, None, *biases

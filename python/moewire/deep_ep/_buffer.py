@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 # Upstream has no deadline per call, but fails after 2e11 clock cycles, which is about as long.
 TIMEOUT_US = 100_000_000
-# A buffer on CUDA needs a size. Without the low-latency mode every call there is refused, so none
-# uses the memory.
-_NORMAL_BYTES = 4 << 20
+# A buffer on CUDA needs a size. Rows of the normal mode go in rounds: of 270 tokens from each of
+# eight ranks if a row has 14 KiB.
+_NORMAL_BYTES = 128 << 20
 
 
 class _Core(core.Buffer):

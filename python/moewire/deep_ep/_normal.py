@@ -7,10 +7,8 @@ from typing import TypeAlias
 import torch
 
 from .. import _abi as abi
-from .. import buffer as core
 from .._base import check
 from .._base.opaque import opaque_methods
-from ..errors import UnsupportedError
 from ..event import EventOverlap
 from . import _routed
 from ._config import Config
@@ -66,9 +64,7 @@ class NormalMode(Gpu):
 
         Raises:
             InvalidArgument: an argument is wrong; the text names it.
-            UnsupportedError: the buffer is on CUDA.
         """
-        self._normal("get_dispatch_layout")
         begin(previous_event, async_finish, allocate_on_comm_stream)
         layout = layout_of(topk_idx, num_experts, self._buffer.group_size, self._place)
         return (*layout, ended(async_finish))
@@ -125,10 +121,10 @@ class NormalMode(Gpu):
                 more than ``num_worst_tokens`` rows came.
             PeerMismatchError: ranks disagree about E, K, the size of rows, or the call.
             StaleHandleError: the handle is of an earlier epoch.
-            UnsupportedError: the buffer is on CUDA.
+            UnsupportedError: on CUDA: the current stream is captured.
             MoewireError: as for ``moewire.Buffer.scatter``.
         """
-        buffer = self._normal("dispatch")
+        buffer = self._buffer
         tokens = tokens_of(x, self._place)
         if handle is not None:
             _routed.refuse_routing(topk_idx, topk_weights)
@@ -187,7 +183,7 @@ class NormalMode(Gpu):
         Raises:
             MoewireError: as for ``dispatch``.
         """
-        buffer = self._normal("combine")
+        buffer = self._buffer
         made = checked(handle)
         check.tensor("x", x, torch.bfloat16, (made.num_rows, None), self._place)
         num_rows, weights = made.routing.num_rows, None
@@ -204,15 +200,6 @@ class NormalMode(Gpu):
             timeout_us=self.timeout_us,
         )
         return out, home, ended(async_finish)
-
-    def _normal(self, name: str) -> core.Buffer:
-        if not self._buffer.runtime.drives:
-            raise UnsupportedError(
-                f"Buffer.{name} is DeepEP's normal mode, which Moewire has on the CPU only; use "
-                "low_latency_dispatch and low_latency_combine (in SGLang --deepep-mode "
-                "low_latency, in vLLM --all2all-backend deepep_low_latency)"
-            )
-        return self._buffer
 
     def _handle_of(self, given: _routed.Routed, worst: int) -> DispatchHandle:
         routing = self._buffer.make_routing(

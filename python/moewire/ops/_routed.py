@@ -12,6 +12,7 @@ from .._base import check
 from .._ep.routing import Routing
 from ..autograd._routed import RoutedCall
 from ..buffer import Buffer
+from ..errors import UnsupportedError
 from . import _tables
 from ._define import define
 
@@ -41,6 +42,11 @@ def _make_routing(
 ) -> torch.Tensor:
     one = _tables.buffer_of(buffer)
     _tables.refuse_full()
+    if not one.runtime.drives:
+        raise UnsupportedError(
+            "routings are operators on the CPU only so far, and this buffer is on CUDA: use "
+            "moewire.autograd.scatter and gather"
+        )
     ids = topk_idx.contiguous()
     return _tables.keep(_Made(one, one.make_routing(ids, num_experts, timeout_us=timeout_us)))
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait, required
+from . import (
+    jobs_leave,
+    jobs_life,
+    jobs_oracle,
+    jobs_order,
+    jobs_routing,
+    jobs_wait,
+    required,
+)
 from .over_cuda import over_cuda
 from .team import Team
 
@@ -25,6 +33,8 @@ CPU_ALONE: dict[Callable[..., Any], str] = {
     jobs_wait.combine_buffer_still_read: _WAITS,
     jobs_wait.threads_on_buffers: "what carries jobs over waits for the whole device behind each "
     "launch, so threads would wait for one another's buffers: test_cuda.py has threads",
+    jobs_routing.interrupted: "what carries jobs over waits for the device inside a call, where no "
+    "signal is seen: test_cuda.py interrupts one",
     jobs_life.views_outlive: f"{_MAPS}: jobs_cuda.outlived",
     jobs_life.copies: f"{_MAPS}: jobs_cuda.copied",
     jobs_life.debug_fill: "NaN comes when a slot is taken again, not when it is released: "

@@ -88,6 +88,9 @@ class Emulated:
             pool.append(made)
         return made
 
+    def copied(self, host: torch.Tensor) -> torch.Tensor:
+        return self._pooled(self._of_device(host))
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
 

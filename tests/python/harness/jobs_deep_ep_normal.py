@@ -384,15 +384,19 @@ def both_modes(rank: Rank) -> None:
 
 
 def _low_latency(rank: Rank, buffer: Buffer, salt: int, prompt: tuple[Any, Any]) -> None:
-    """Unchanged rows go and come back. No prompt goes meanwhile: they hold a slot."""
+    """Unchanged rows go and come back. They hold a slot: a prompt goes meanwhile on CUDA alone."""
     tokens = [MOST - r for r in range(rank.size)]
     world = world_of(rank, salt, tokens, LOW_HIDDEN)
     x, ids, weights = (one[rank.rank] for one in (world.x, world.topk_idx, world.topk_weights))
     rows, _, handle, _, _ = buffer.low_latency_dispatch(
         x, ids, MOST, world.num_experts, use_fp8=False
     )
-    text = expect(moewire.BusyError, lambda: buffer.dispatch(prompt[0], handle=prompt[1]))
-    assert "combine or release" in text
+    assert buffer.runtime is not None
+    if buffer.runtime.drives:
+        text = expect(moewire.BusyError, lambda: buffer.dispatch(prompt[0], handle=prompt[1]))
+        assert "combine or release" in text
+    else:
+        buffer.dispatch(prompt[0], handle=prompt[1])
     out, _, _ = buffer.low_latency_combine(rows, ids, weights, handle)
     total = (weights * (ids >= 0)).sum(1, keepdim=True)
     assert torch.allclose(out.float(), x.float() * total, rtol=0.02, atol=0.02)

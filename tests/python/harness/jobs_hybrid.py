@@ -118,7 +118,7 @@ def _back(buffer: deep_ep.HybridEPBuffer, world: World, padding: int, got: Any) 
     """Each expert multiplies by its number + 1; twice as much in probabilities comes back."""
     rows, probs, _, per_expert, handle = got
     numbers = torch.arange(world.rank * LOCAL, (world.rank + 1) * LOCAL) + 1
-    scale = numbers.repeat_interleave(per_expert)
+    scale = numbers.repeat_interleave(per_expert.to(numbers.device))
     outputs = (rows.float() * scale[:, None]).bfloat16()
     out, home = buffer.combine_with_unpermute(
         hidden=outputs, probs=probs * 2, handle=handle, pad_multiple=padding

@@ -17,12 +17,14 @@ import torch
 
 import moewire
 
-from . import jobs_cuda, verify
+from . import jobs_cuda, jobs_routing, verify
 from .member import Rank
 from .on_cuda import current_device, folder_of
 
 # On CUDA a size has to be given; this is more than any of these jobs needs.
 _BYTES_PER_SLOT = 8 << 20
+# So few that rows of 16 KiB go in rounds: a slot has room for outputs as well.
+_SMALL = 12 << 20
 _TESTS = str(Path(__file__).resolve().parents[2])
 _from_numpy = torch.from_numpy
 
@@ -63,14 +65,14 @@ def _there(array: Any) -> torch.Tensor:
 
 def over_cuda(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) -> Any:
     """The job's answer. ``driver``: of ``current_device``."""
-    with current_device(driver, folder_of(rank.folder, rank.rank)) as place, _changed():
+    with current_device(driver, folder_of(rank.folder, rank.rank)) as place, changed():
         answer = job(rank, *args)
         place.synchronize_all()
         return answer
 
 
 @contextmanager
-def _changed() -> Iterator[None]:
+def changed() -> Iterator[None]:
     with ExitStack() as stack:
         for where, name, other in (
             (moewire, "Buffer", CudaBuffer),
@@ -78,6 +80,7 @@ def _changed() -> Iterator[None]:
             (verify, "Received", jobs_cuda.Received),
             (verify, "TIMEOUT_US", jobs_cuda.TIMEOUT_US),
             (verify, "REPORTED_LATER", True),
+            (jobs_routing, "SMALL", _SMALL),
             (verify, "LOST_LEAVE_GAPS", True),
         ):
             stack.enter_context(patch.object(where, name, other))

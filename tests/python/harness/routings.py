@@ -121,7 +121,8 @@ def make(random: np.random.Generator, num_ranks: int, most_tokens: int, hidden: 
         case.in_rank = [torch.from_numpy(random.random((len(one), num_ranks)) < 0.3) for one in ids]
         for source, mask in enumerate(case.in_rank):
             for token in range(len(mask)):
-                mask[token, sorted({case.owner(int(e)) for e in ids[source][token]} - {-1})] = True
+                for rank in {case.owner(int(e)) for e in ids[source][token]} - {-1}:
+                    mask[token, rank] = True
     return case
 
 

@@ -51,16 +51,16 @@ MW_INLINE void mw_sum_weights(const mw_sum_args &a, i64 t) {
   }
 }
 
-template <bool fp32, bool wide> MW_INLINE void mw_sum_rows(const mw_sum_args &a) {
+template <bool fp32, bool fp32_out> MW_INLINE void mw_sum_rows(const mw_sum_args &a) {
   MW_SHARED(mw_terms, p);
   if (mw_failed(a.c)) return;
   int hidden = a.c.hidden, n = hidden / 8;
   for (i64 t = blockIdx.x; t < a.num; t += gridDim.x) {
     int num = mw_list_terms(a, t, hidden * (fp32 ? 4 : 2), &p);
     __syncthreads();
-    mw_quad *out = (mw_quad *)(a.out + t * hidden * (wide ? 4 : 2));
+    mw_quad *out = (mw_quad *)(a.out + t * hidden * (fp32_out ? 4 : 2));
     for (int i = threadIdx.x; i < n; i += blockDim.x)
-      mw_sum_to<fp32, false, fp32 ? MW_LOADS / 2 : MW_LOADS, 1, wide>(out, &p, num, i, n, blockDim.x);
+      mw_sum_to<fp32, false, fp32 ? MW_LOADS / 2 : MW_LOADS, 1, fp32_out>(out, &p, num, i, n, blockDim.x);
     if (a.weights) mw_sum_weights(a, t);
     __syncthreads();
   }
@@ -69,4 +69,4 @@ template <bool fp32, bool wide> MW_INLINE void mw_sum_rows(const mw_sum_args &a)
 // One for each type of rows and sums.
 MW_KERNEL void moewire_rows_sum(const mw_sum_args a) { mw_sum_rows<false, false>(a); }
 MW_KERNEL void moewire_rows_sum_fp32(const mw_sum_args a) { mw_sum_rows<true, false>(a); }
-MW_KERNEL void moewire_rows_sum_wide(const mw_sum_args a) { mw_sum_rows<true, true>(a); }
+MW_KERNEL void moewire_rows_sum_fp32_out(const mw_sum_args a) { mw_sum_rows<true, true>(a); }

@@ -49,20 +49,20 @@ template <bool fp32, bool runs> MW_INLINE mw_quad mw_sum_out(const mw_sum<fp32, 
   return v;
 }
 
-// Stores eight values of a sum at place i: as bf16, or wide, as they are. A NaN is the canonical one.
-template <bool wide, bool fp32, bool runs> MW_INLINE void mw_put_sum(mw_quad *out, int i, const mw_sum<fp32, runs> &s) {
-  if constexpr (!wide) {
+// Stores eight values of a sum at place i, as bf16 or float32. A NaN is the canonical one.
+template <bool fp32_out, bool fp32, bool runs> MW_INLINE void mw_put_sum(mw_quad *out, int i, const mw_sum<fp32, runs> &s) {
+  if constexpr (!fp32_out) {
     out[i] = mw_sum_out(s);
     return;
   }
   MW_UNROLL
-  for (int j = 0; j < 8 && wide; j++)
+  for (int j = 0; j < 8 && fp32_out; j++)
     out[2 * i + j / 4].v[j % 4] = s.sum[j] == s.sum[j] ? mw_bits_of(s.sum[j]) : 0x7fc00000u;
 }
 
 // Eight values of a token's sum in each of some columns that are step apart, of n. The
 // loads of so many terms, in all columns, are under way together.
-template <bool fp32, bool runs, int terms, int columns, bool wide = false>
+template <bool fp32, bool runs, int terms, int columns, bool fp32_out = false>
 MW_INLINE void mw_sum_to(mw_quad *out, const mw_terms *p, int num_terms, int i, int n, int step) {
   mw_sum<fp32, runs> s[columns] = {};
   for (int k = 0; k < num_terms; k += terms) {
@@ -80,5 +80,5 @@ MW_INLINE void mw_sum_to(mw_quad *out, const mw_terms *p, int num_terms, int i, 
   }
   MW_UNROLL
   for (int j = 0; j < columns; j++)
-    if (i + j * step < n) mw_put_sum<wide>(out, i + j * step, s[j]);
+    if (i + j * step < n) mw_put_sum<fp32_out>(out, i + j * step, s[j]);
 }
