@@ -22,8 +22,8 @@ func strike(t *testing.T, overwrite func(w *wildWorld, target int)) (w *wildWorl
 	return strikeWith(t, 0, overwrite)
 }
 
-// strikeWith is strike where the third rank has a head start, and waits for the others when the
-// word is overwritten: a word that a rank stores again before it waits harms no rank.
+// strikeWith is strike where the third rank waits for the others when the word is overwritten, and
+// the others begin headStart later: a word that a rank stores again before it waits harms no rank.
 func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, target int)) (w *wildWorld, ends []wildOutcome) {
 	w = newWildWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 	t.Cleanup(w.close)
@@ -36,10 +36,12 @@ func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWor
 	if headStart == 0 {
 		overwrite(w, 2)
 	}
+	struck := make(chan struct{})
 	var wg sync.WaitGroup
 	for r := range ends {
 		wg.Go(func() {
 			if r != 2 {
+				<-struck
 				time.Sleep(headStart)
 			}
 			for range 4 {
@@ -55,6 +57,7 @@ func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWor
 		w.waits(2)
 		overwrite(w, 2)
 	}
+	close(struck)
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	select {
