@@ -11,6 +11,9 @@ import (
 // complaintTime is longer than a server looks at a block that a reader complains of.
 const complaintTime = 2 * time.Minute
 
+// inUseEvery is how often a part is looked at that is late while its memory is in use.
+const inUseEvery = 10 * time.Millisecond
+
 // forever is when there is nothing to watch.
 const forever = time.Duration(1 << 62)
 
@@ -89,7 +92,7 @@ func (l *link) expired(now int64, next *time.Duration) (expired []*part, hung bo
 	clear(l.queue[len(queue):])
 	l.queue = queue
 	for _, t := range l.running {
-		if t.call != nil && !t.writing && !t.reading && l.over(t, now, t.timeout, next) {
+		if l.isLate(t, now, next) {
 			given := *t // the one in the table stays, for the reply
 			expired = append(expired, &given)
 			t.call, t.bufs, t.keys = nil, nil, noKeys[:len(t.keys)]
@@ -103,6 +106,19 @@ func (l *link) expired(now int64, next *time.Duration) (expired []*part, hung bo
 		}
 	}
 	return expired, hung
+}
+
+// isLate reports whether a part that runs is to be given up. One that is late while its memory is in use is looked at again
+// soon.
+func (l *link) isLate(t *part, now int64, next *time.Duration) bool {
+	switch {
+	case t.call == nil || !l.over(t, now, t.timeout, next):
+		return false
+	case t.writing || t.reading:
+		*next = min(*next, inUseEvery)
+		return false
+	}
+	return true
 }
 
 // over reports whether nothing has come for so long, since a part was begun.
