@@ -6,9 +6,14 @@ Of vLLM 0.33.0 the two files of the exchanges are run, over the wheel of 0.32.0.
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+from typing import Any
+
 import host_jobs
 import published_source
 import pytest
+import vllm_model as tiny
 from engine_server import EngineServer
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
@@ -46,3 +51,24 @@ def test_two_micro_batches(vllm_server: EngineServer, source: str) -> None:
     for answer in vllm_server.run(2, "vllm_deepep_jobs.two_micro_batches", source):
         assert answer["right"] == [True, True]
         assert answer["order"] == ["dispatch", "dispatch", "combine", "combine"] * 2
+
+
+def _launch(server: EngineServer, size: int, job: str, model: str) -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {"VLLM_DP_MASTER_PORT": port, "MOEWIRE_VLLM": "repairs" if size > 1 else "0"}
+    return server.run(size, job, model, timeout=240.0, group=False, **environment)
+
+
+def test_an_engine(vllm_server: EngineServer, tmp_path: Path) -> None:
+    """Two data-parallel ranks: the tokens and the probabilities of one process without Moewire."""
+    model = str(tmp_path / "model")
+    _launch(vllm_server, 1, "vllm_jobs.make", model)
+    (alone,) = _launch(vllm_server, 1, "vllm_deepep_engine_jobs.alone", model)
+    answers = _launch(vllm_server, 2, "vllm_deepep_engine_jobs.high_throughput", model)
+    assert [answers[n % 2]["texts"][n // 2] for n in range(len(tiny.LENGTHS))] == alone
+    for answer in answers:
+        assert answer["steps"] > 0
+        layers = answer["steps"] * tiny.LAYERS
+        assert answer["calls"] == {"dispatch": layers, "combine": layers}
+        assert {"DeepEPHTAll2AllManager", "DeepEPHTPrepareAndFinalize"} <= set(answer["classes"])

@@ -75,7 +75,7 @@ def stock(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
     return answer
 
 
-def _engine(model: str, rank: int, size: int) -> Any:
+def _engine(model: str, rank: int, size: int, **options: Any) -> Any:
     from vllm import LLM
 
     if size > 1:
@@ -89,7 +89,7 @@ def _engine(model: str, rank: int, size: int) -> Any:
         model=model,
         skip_tokenizer_init=True,
         enforce_eager="MOEWIRE_TEST_COMPILE" not in os.environ,
-        dtype=os.environ.get("MOEWIRE_TEST_DTYPE", "float32"),
+        dtype=options.pop("dtype", os.environ.get("MOEWIRE_TEST_DTYPE", "float32")),
         kv_cache_memory_bytes=64 << 20,
         max_model_len=128,
         max_num_seqs=8,
@@ -98,6 +98,7 @@ def _engine(model: str, rank: int, size: int) -> Any:
         distributed_executor_backend="uni",
         disable_log_stats=True,
         enable_expert_parallel=size > 1,
+        **options,
     )
 
 
