@@ -87,7 +87,6 @@ mw_status_t mw_store_lookup(mw_store_t store, const mw_store_request_t *request,
 	mw_store_request_t r;
 	NOT_FORKED();
 	READ_SIZED(r, request);
-	NOT_NULL(leases);
 	NOT_NULL(lengths);
 	return mwiStoreLookup(store.id, &r, leases, lengths);
 }

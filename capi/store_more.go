@@ -28,11 +28,23 @@ var closing sync.Mutex
 
 // addLeases gives leases their ids.
 func addLeases(o *storeObject, found []*client.Lease, ids *C.uint64_t, lengths *C.int64_t) {
-	to, sizes := unsafe.Slice(ids, len(found)), unsafe.Slice(lengths, len(found))
+	lengthsOf(found, lengths)
+	to := unsafe.Slice(ids, len(found))
 	for i, l := range found {
-		to[i], sizes[i] = 0, -1
+		to[i] = 0
 		if l != nil {
-			to[i], sizes[i] = C.uint64_t(leases.add(&leaseObject{l, o})), C.int64_t(l.Bytes())
+			to[i] = C.uint64_t(leases.add(&leaseObject{l, o}))
+		}
+	}
+}
+
+// lengthsOf writes the bytes of blocks, -1 for a miss.
+func lengthsOf(found []*client.Lease, lengths *C.int64_t) {
+	sizes := unsafe.Slice(lengths, len(found))
+	for i, l := range found {
+		sizes[i] = -1
+		if l != nil {
+			sizes[i] = C.int64_t(l.Bytes())
 		}
 	}
 }
@@ -60,6 +72,11 @@ func mwiStoreLookup(id uint64, request *C.mw_store_request_t, ids *C.uint64_t, l
 		found, err := o.Lookup(r.Keys, r.For, r.Timeout)
 		if err != nil {
 			return err
+		}
+		if ids == nil {
+			lengthsOf(found, lengths)
+			o.ReleaseAll(found)
+			return nil
 		}
 		closing.Lock()
 		defer closing.Unlock()

@@ -145,8 +145,8 @@ mw_status_t mw_store_event_fd(mw_store_t store, int32_t *fd);
 
 /*
  * Leases the blocks of `keys` for hold_us (0: as the server likes, which may shorten it).
- * By position: the id of a lease, 0 for a miss, and the length. Each lease has to be
- * closed. Of the request only keys, hold_us, timeout_us and size are used; timeout_us holds
+ * By position: the id of a lease, 0 for a miss, and the length, -1 for a miss. Each lease has
+ * to be closed. leases may be NULL: no lease is left then, and only lengths are written. Of the request only keys, hold_us, timeout_us and size are used; timeout_us holds
  * for what is asked of the leases later, too.
  */
 mw_status_t mw_store_lookup(mw_store_t store, const mw_store_request_t *request, uint64_t *leases,

@@ -87,7 +87,7 @@ static mw_status_t call_store_request(void)
 {
 	uint8_t ok[512];
 	int64_t lengths[512];
-	uint64_t leases[512], id = UNTOUCHED;
+	uint64_t leases[512] = {UNTOUCHED}, id = UNTOUCHED;
 	mw_store_completion_t done = {.size = sizeof done};
 	mw_store_request_t r = store_request();
 	void *given = rarely(64) ? NULL : exactly(&r, sizeof r);

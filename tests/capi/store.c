@@ -193,6 +193,9 @@ static void test_lookup(mw_store_t s)
 	CHECK(leases[0] != 0 && leases[1] != 0 && leases[2] == 0);
 	CHECK(lengths[0] == 5 && lengths[1] == 6 && lengths[2] == -1);
 	mw_store_lease_t a = {leases[0]}, b = {leases[1]};
+	lengths[0] = lengths[2] = 0;
+	STATUS(MW_OK, mw_store_lookup(s, &r, NULL, lengths));
+	CHECK(lengths[0] == 5 && lengths[1] == 6 && lengths[2] == -1);
 	INVALID("buffers of 4 bytes given for a block of 5", mw_store_lease_read(a, ADDRESS(into), 4, &ok));
 	STATUS(MW_OK, mw_store_lease_read(a, ADDRESS(into), sizeof into, &ok));
 	CHECK(ok == 1 && memcmp(into, "first\0\0", 8) == 0);

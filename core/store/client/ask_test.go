@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/store/message"
 	"github.com/moewire/moewire/core/store/server"
+	"github.com/moewire/moewire/core/store/server/servertest"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -246,6 +247,31 @@ func TestLookup(t *testing.T) {
 		open, _, _ := engine.Counts()
 		require.Zero(t, open)
 	})
+}
+
+// The leases of a lookup end together, with one request for each server; those that have ended stay as they are.
+func TestReleaseAll(t *testing.T) {
+	a, engineA := serve(t)
+	b, engineB := serve(t)
+	c := dial(t, []*server.Server{a, b})
+	var names [][]byte
+	for i := range 200 {
+		names = append(names, fmt.Append(nil, i))
+		mustPut(t, c, string(names[i]), names[i])
+	}
+	leases, err := c.Lookup(append(names, []byte("none")), 0, 0)
+	require.NoError(t, err)
+	require.True(t, leases[7].End())
+	c.ReleaseAll(leases)
+	for _, engine := range []*servertest.Engine{engineA, engineB} {
+		open, _, _ := engine.Counts()
+		require.Zero(t, open)
+	}
+	requests := a.Counters().Requests(message.Release) + b.Counters().Requests(message.Release)
+	require.EqualValues(t, 1+2, requests, "one for each server, and the one before")
+	require.False(t, leases[8].End())
+	c.ReleaseAll(leases)
+	require.Equal(t, requests, a.Counters().Requests(message.Release)+b.Counters().Requests(message.Release))
 }
 
 // What a medium flips is found by the reader of a lease, too.

@@ -200,6 +200,32 @@ func (l *Lease) Release() {
 	l.Forget()
 }
 
+// ReleaseAll is Release of the leases of one lookup; nil is none. Each server is asked once.
+func (c *Client) ReleaseAll(leases []*Lease) {
+	defer Forget(leases)
+	asks := map[*link]*ask{}
+	timeout := c.cfg.Timeout
+	for _, l := range leases {
+		if l == nil || l.over.Swap(true) {
+			continue
+		}
+		if asks[l.link] == nil {
+			asks[l.link] = &ask{}
+		}
+		a := asks[l.link]
+		a.payload = message.AppendHandle(a.payload, l.handle)
+		a.said.NumKeys++
+		a.most, timeout = message.FoundBytes(int(a.said.NumKeys)), c.timeoutOf(l.timeout)
+	}
+	sent, began := make([]question, 0, len(asks)), time.Now()
+	for via, a := range asks {
+		sent = append(sent, c.send(via, &part{code: message.Release, ask: a}, timeout, began))
+	}
+	for _, q := range sent {
+		_, _ = q.answer() // without one they end with their time, or the connection
+	}
+}
+
 // Forget gives up what the lease has of the server's arena, and leaves its end to its time. Idempotent.
 func (l *Lease) Forget() {
 	if l.view != nil && !l.given.Swap(true) {

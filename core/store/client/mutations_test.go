@@ -22,6 +22,7 @@ var mutations = [][4]string{
 	{"no deadline", "watch.go", "if left <= 0 {", "if false {"},
 	{"one server after the other is asked", "ask.go", "c.timeoutOf(timeout), began)\n\t}\n\treturn sent", "c.timeoutOf(timeout), began)\n\t\t_, _ = sent[i].answer()\n\t}\n\treturn sent"},
 	{"one server after the other is looked at", "lease.go", "asks[i] = c.sendLookup(parts[i], &r, began)\n", "asks[i] = c.sendLookup(parts[i], &r, began)\n\t\t_, _ = asks[i].answer()\n"},
+	{"leases that end together stay", "lease.go", "\t\ta.said.NumKeys++\n", ""},
 	{"no breaker", "watch.go", "\tif hung {\n\t\tl.fail(errHung)\n\t}\n", "\t_ = hung\n"},
 	{"a name is resolved once", "peer.go", "func dialTCP(ctx context.Context, addr string) (Conn, error) {\n", "var known sync.Map\n\nfunc dialTCP(ctx context.Context, addr string) (c Conn, err error) {\n\tif at, found := known.Load(addr); found {\n\t\taddr = at.(string)\n\t}\n\tdefer func(name string) {\n\t\tif err == nil {\n\t\t\tknown.Store(name, c.RemoteAddr().String())\n\t\t}\n\t}(addr)\n"},
 	{"no probe", "peer.go", "if !p.sleep(wait) {", "if !p.sleep(time.Hour) {"},

@@ -260,23 +260,27 @@ class Client(Submitting):
         Returns:
             By position the block's bytes, -1 for a miss.
         """
-        ids, lengths = self._lease(keys, timeout_us)
-        for number in ids:
-            if number:
-                self._lib.store_lease_close(abi.mw_store_lease_t(number))
-        return [lengths[at] if number else -1 for at, number in enumerate(ids)]
+        return self._lease(keys, timeout_us, leases=False)[1]
 
-    def _lease(self, keys: Iterable[Key], timeout_us: int | None) -> tuple[list[int], list[int]]:
-        """The ids of leases, 0 for a miss, and the lengths of the blocks."""
+    def _lease(
+        self, keys: Iterable[Key], timeout_us: int | None, *, leases: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """The ids of leases, 0 for a miss, and the lengths of the blocks, -1 for a miss.
+
+        Args:
+            keys: their keys.
+            timeout_us: see the class.
+            leases: whether leases are kept; else they have no ids.
+        """
         wanted, timeout = keys_of(keys), timeout_of(timeout_us)
         if not wanted:
             self._alive()
             return [], []
         request = Request(abi.MW_STORE_EXISTS, wanted, timeout_us=timeout)
-        ids = (ctypes.c_uint64 * len(wanted))()
+        ids = (ctypes.c_uint64 * len(wanted))() if leases else None
         lengths = (ctypes.c_int64 * len(wanted))()
         self._check(self._lib.store_lookup(self._id, request.struct, ids, lengths))
-        return list(ids), list(lengths)
+        return list(ids or ()), list(lengths)
 
     def _read(self, kept: Kept | None, length: int) -> Lease | None:
         if kept is None:
