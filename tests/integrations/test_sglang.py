@@ -222,8 +222,8 @@ def test_log(server: EngineServer) -> None:
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", **ON)
     assert lines[-1] == (
         "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep or "
-        "deepep_v2 (on CUDA --deepep-mode low_latency only) (shown on the CPU and on an emulated "
-        "CUDA device; never run on a GPU)"
+        "deepep_v2 (on CUDA only --deepep-mode low_latency was tried) (shown on the CPU and on an "
+        "emulated CUDA device; never run on a GPU)"
     )
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO")
     assert len(lines) == 1 and lines[0].startswith("INFO SGLang runs without moewire: off")
@@ -257,12 +257,12 @@ def test_doctor(server: EngineServer) -> None:
     used = engine(**ON)
     assert used["version"] == used["tested_with"] == "0.5.23"
     assert used["plug_in"] == "would be used" and "never run on a GPU" in used["limits"]
-    served = "served on the CPU; refused on CUDA"
+    served = "served on the CPU; not tried on CUDA"
     assert used["modes"] == {
         "--moe-a2a-backend mooncake": "served on the CPU and CUDA",
         "--moe-a2a-backend deepep --deepep-mode low_latency": "served on the CPU and CUDA",
         "--moe-a2a-backend deepep --deepep-mode normal": served,
-        "--moe-a2a-backend deepep --deepep-mode auto": f"{served} at the first prefill",
+        "--moe-a2a-backend deepep --deepep-mode auto": served,
         "--moe-a2a-backend deepep_v2": served,
     }
     assert engine()["plug_in"] == "not used: off: MOEWIRE_SGLANG is not set"

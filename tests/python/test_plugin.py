@@ -238,7 +238,7 @@ VLLM_MODES = (
     "deepep_high_throughput",
     "deepep_v2",
 )
-CUDA_ONLY = "not served: vLLM has it on CUDA only, and moewire on the CPU only"
+CUDA_ONLY = "not served: vLLM has it on CUDA only, where moewire.compat.deep_ep was not tried"
 UNASKED = "not served: MOEWIRE_VLLM does not name "
 
 

@@ -10,10 +10,10 @@ from importlib import metadata
 from ._devices import SWITCH
 from ._plugin import ENTRY_POINT, Engine, Mode, report
 
-SGLANG_ON_CUDA = "on CUDA --deepep-mode low_latency only"
-_REFUSED_ON_CUDA = "the CPU; refused on CUDA"
+SGLANG_ON_CUDA = "on CUDA only --deepep-mode low_latency was tried"
+_CPU_TRIED = "the CPU; not tried on CUDA"
 _UNTRIED_ON_CUDA = f"CUDA with {SWITCH}=1"
-_ON_CUDA_ONLY = "vLLM has it on CUDA only, and moewire on the CPU only (moewire.compat.deep_ep)"
+_ON_CUDA_ONLY = "vLLM has it on CUDA only, where moewire.compat.deep_ep was not tried with it"
 
 SGLANG = Engine(
     name="SGLang",
@@ -29,9 +29,9 @@ SGLANG = Engine(
             Mode(f"--moe-a2a-backend {name}", "deepep", where, unless="deep_ep")
             for name, where in (
                 ("deepep --deepep-mode low_latency", "the CPU and CUDA"),
-                ("deepep --deepep-mode normal", _REFUSED_ON_CUDA),
-                ("deepep --deepep-mode auto", f"{_REFUSED_ON_CUDA} at the first prefill"),
-                ("deepep_v2", _REFUSED_ON_CUDA),
+                ("deepep --deepep-mode normal", _CPU_TRIED),
+                ("deepep --deepep-mode auto", _CPU_TRIED),
+                ("deepep_v2", _CPU_TRIED),
             )
         ),
     ),
