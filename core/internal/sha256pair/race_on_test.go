@@ -1,0 +1,5 @@
+//go:build race
+
+package sha256pair
+
+const raceEnabled = true
