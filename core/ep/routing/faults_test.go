@@ -160,7 +160,7 @@ func TestLostRank(t *testing.T) {
 					if m.rank == 2 {
 						return nil
 					}
-					return m.call(use, 300*time.Millisecond)
+					return m.call(use, time.Second)
 				})
 				for _, err := range errs[:2] {
 					require.ErrorIs(t, err, ep.ErrLost)
