@@ -113,18 +113,18 @@ func (s *recovery) evictTogether(list []int, v *evictionPlan) bool {
 	if len(list) == 0 {
 		return true
 	}
-	err := s.flushMoved(list[0])
-	writes := err == nil
+	writes := true
+	if err := s.flushMoved(list[0]); err != nil {
+		s.stay(list[0], err) // one failure, whatever the number of segments
+		list, writes = list[1:], false
+	}
 	for _, at := range list {
-		switch {
-		case err != nil:
-			s.stay(at, err)
-		case !writes:
+		if !writes {
 			s.keepAsItIs(at)
-		default:
-			s.evictAll(at, v) // all of it: no block is pinned before the store is open
-			writes = s.end(at)
+			continue
 		}
+		s.evictAll(at, v) // all of it: no block is pinned before the store is open
+		writes = s.end(at)
 	}
 	return writes
 }

@@ -205,6 +205,25 @@ func TestSmallerCapacityOnABadSegment(t *testing.T) {
 	f.accounts()
 }
 
+// TestSmallerCapacityAndAFlushThatFails: one flush is for many segments, so it counts as one failure. All of them keep their blocks.
+func TestSmallerCapacityAndAFlushThatFails(t *testing.T) {
+	f := newFolder(t, 16<<20)
+	f.fillFolder()
+	require.NoError(t, f.s.Close())
+	f.lines.forget()
+	mends := sys.FailCall("fdatasync", syscall.EIO)
+	defer mends()
+	m, err := medium.OpenFiles(f.path, 8<<20)
+	require.NoError(t, err)
+	f.open(m)
+	require.EqualValues(t, 1, f.s.Stats().WriteErrors)
+	require.Equal(t, 1, f.said("keeps its blocks"))
+	require.Equal(t, 1, f.said("not reached"))
+	mends()
+	require.Len(t, f.there(), blocksOfFolder)
+	f.accounts()
+}
+
 // TestSmallerCapacityThatStaysOnTheDisk: where the room is not taken back a line says so, the store goes on, and the next start gives it
 // back. A file system that has no holes is no error.
 func TestSmallerCapacityThatStaysOnTheDisk(t *testing.T) {
