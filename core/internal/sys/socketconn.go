@@ -99,13 +99,16 @@ func (c *SocketConn) Read(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	defer func() { _ = c.leave() }()
+	if len(p) == 0 {
+		return 0, c.cause(nil) // the kernel would wait for a byte
+	}
 	for {
 		if c.reads.isOver() {
 			return 0, os.ErrDeadlineExceeded
 		}
 		n, err := receiveNow(c.fd.Raw(), p)
 		switch {
-		case err == nil && n == 0 && len(p) > 0:
+		case err == nil && n == 0:
 			return 0, c.cause(io.EOF)
 		case err == nil:
 			return n, nil

@@ -130,6 +130,11 @@ func TestSocketConnDeadlines(t *testing.T) {
 		require.NoError(t, a.SetReadDeadline(time.Unix(1, 0)))
 		require.ErrorIs(t, <-ended, os.ErrDeadlineExceeded)
 
+		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
+		n, err := a.Read(nil)
+		require.NoError(t, err, "it waits for nothing")
+		require.Zero(t, n)
+
 		require.NoError(t, a.SetDeadline(time.Time{}))
 		_, err = b.Write([]byte{7})
 		require.NoError(t, err)
@@ -138,7 +143,7 @@ func TestSocketConnDeadlines(t *testing.T) {
 		require.EqualValues(t, 7, p[0])
 
 		require.NoError(t, a.SetWriteDeadline(time.Now().Add(300*time.Millisecond)))
-		n, err := a.Write(make([]byte, 64<<20))
+		n, err = a.Write(make([]byte, 64<<20))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.Positive(t, n)
 	})
