@@ -17,7 +17,7 @@ func CarrylessMultiplyBytes() int {
 }
 
 // hasVPCLMULQDQ reads the bit itself: x/sys/cpu looks at it only where there is
-// AVX-512. A processor with AVX2 has the leaf.
+// AVX-512.
 func hasVPCLMULQDQ() bool {
 	_, ecx := cpuidLeaf7()
 	return ecx>>10&1 != 0
@@ -26,12 +26,12 @@ func hasVPCLMULQDQ() bool {
 // HasSHA256 reports whether the processor has instructions for SHA-256, which x/sys/cpu does not look at, and for bytes
 // in any order.
 func HasSHA256() bool {
-	if !cpu.X86.HasSSSE3 || !cpu.X86.HasSSE41 { // a processor with either has the leaf, if it has the others
+	if !cpu.X86.HasSSSE3 || !cpu.X86.HasSSE41 {
 		return false
 	}
 	ebx, _ := cpuidLeaf7()
 	return ebx>>29&1 != 0
 }
 
-// cpuidLeaf7 is EBX and ECX of CPUID's leaf 7, subleaf 0.
+// cpuidLeaf7 is EBX and ECX of CPUID's leaf 7, subleaf 0; zeros where the processor does not show that leaf.
 func cpuidLeaf7() (ebx, ecx uint32)
