@@ -35,6 +35,16 @@ func Locked(b *Buffer, f func()) {
 	f()
 }
 
+// RecordLeavers does what another call would do that finds ranks out. It does nothing while the lock is held.
+func RecordLeavers(b *Buffer) {
+	if !b.mu.TryLock() {
+		return
+	}
+	defer b.mu.Unlock()
+	s := &b.slots[0]
+	b.recordLeavers(task{s: s, n: s.op, kind: kindDispatch, st: s.call(kindDispatch).st})
+}
+
 // WaitsFor has one bit for each rank that a rank's callers wait for.
 func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].WaitsFor().Load() }
 

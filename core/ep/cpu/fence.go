@@ -58,12 +58,16 @@ func (w *wait) fence(now time.Time, target int) {
 	}
 }
 
-// fenced records the ranks that this rank has taken out, and wakes all ranks.
+// fenced records the ranks that this rank has taken out, and wakes all ranks. Between hosts another call
+// may have found them out meanwhile, and have counted them (recordFound).
 func (w *wait) fenced(now time.Time, blamed rankset.Set, why string) {
-	w.b.lost.Add(uint64(blamed.Len()))
 	w.b.wakeAll()
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
+	if w.b.dom.Remote() != nil && w.b.epoch == w.epoch {
+		blamed = blamed.And(w.b.known)
+	}
+	w.b.lost.Add(uint64(blamed.Len()))
 	w.b.recordLost(blamed.Without(w.b.self), now.Sub(w.since), w.t, why)
 }
 

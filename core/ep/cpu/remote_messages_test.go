@@ -372,7 +372,8 @@ func TestMutationsOfMessages(t *testing.T) {
 		{"the reason of a loss that was agreed on is forgotten", "observe.go", "\tb.recordFound(gone, func(*ep.Loss) bool { return true })\n", ""},
 		{"other hosts are not told a reason", "observe.go", "\t\tep.Explain(b.dom, rank, &loss)\n", ""},
 		{"a loss that was agreed on does not count", "observe.go", "\t\t\tb.lost.Add(1)\n", ""},
+		{"a loss that two calls find counts twice", "fence.go", "\t\tblamed = blamed.And(w.b.known)\n", ""},
 		{"others are asked once", "remote.go", "\tb.fenceWildSenders()\n", ""},
 		{"a message of an older epoch costs its sender", "remote.go", " || (ok && h.epoch != uint16(b.epoch)) {", " || (ok && h.rank != r) {"},
-	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree|TestReasonOfAgreed(Loss|Timeout))$"}}))
+	}, testenv.Mutation{Args: []string{"-run", "^(TestRemoteMessageThatCannotBe|TestWrongMessageUntilOthersAgree|TestReasonOfAgreed(Loss|Timeout)|TestLossIsCountedOnce)$"}}))
 }
