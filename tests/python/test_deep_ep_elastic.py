@@ -30,6 +30,10 @@ def test_one_rounding(team: Team) -> None:
     team.run(3, jobs_elastic.single_rounding)
 
 
+def test_nothing_is_read_before_its_event(team: Team) -> None:
+    team.run(3, jobs_elastic.awaited)
+
+
 def test_28_buffers_share_one_workspace(team: Team) -> None:
     assert team.run(3, jobs_elastic.views) == [1, 1, 1]
 

@@ -36,6 +36,7 @@ def test_a_long_prompt(team: Team) -> None:
         normal.handles,
         normal.results_belong_to_the_caller,
         normal.biases,
+        normal.awaited,
         normal.both_modes,
     ],
     ids=lambda job: job.__name__,

@@ -113,6 +113,8 @@ class ElasticCalls:
             PeerMismatchError: the ranks disagree, and the text says about what.
             PeerLostError: a rank was lost; the text names it.
         """
+        # Before rows and scales are copied.
+        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         tokens = tokens_of(_contiguous(x), self._place)
         stats = cumulative_local_expert_recv_stats
         if handle is None:
@@ -126,7 +128,6 @@ class ElasticCalls:
         expanded = do_expand if handle is None else handle._form.expand
         if do_zero_padding and not expanded:
             raise check.refuse("do_zero_padding", True, "False for rows that are not expanded")
-        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         # From here on ranks wait for one another: all arguments were checked.
         if handle is None:
             handle = self._route(asked, do_handle_copy, num_sms)
@@ -182,13 +183,13 @@ class ElasticCalls:
             PeerLostError: a rank was lost; the text names it.
         """
         form, expanded = checked(handle)._form, handle._form.expand
+        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         _check_rows("x", x, form)
         x = x[: form.num_came].contiguous()
         if topk_weights is not None:
             _check_rows("topk_weights", topk_weights, form)
             topk_weights = topk_weights[: form.num_came].contiguous()
         biases = biases_of(bias)
-        self._wait_for(previous_event, previous_event_before_epilogue, allocate_on_comm_stream)
         if expanded and not self.allow_multiple_reduction:
             if topk_weights is not None:
                 raise check.refuse(

@@ -33,7 +33,7 @@ Received: TypeAlias = tuple[
 
 @opaque_methods
 class NormalMode(Gpu):
-    """A token goes once to every rank that has some of its experts. On the CPU.
+    """A token goes once to every rank that has some of its experts.
 
     T tokens of hidden size H on this rank, K selections each, E experts, L = E/R on each of R
     ranks; N rows received. T has no bound and may differ between ranks, T = 0 and N = 0 included.
@@ -125,11 +125,12 @@ class NormalMode(Gpu):
             MoewireError: as for ``moewire.Buffer.scatter``.
         """
         buffer = self._buffer
+        # Before scales are copied, and counts are compared.
+        begin(previous_event, async_finish, allocate_on_comm_stream)
         tokens = tokens_of(x, self._place)
         if handle is not None:
             _routed.refuse_routing(topk_idx, topk_weights)
             made = _for_tokens(checked(handle), tokens, num_worst_tokens)
-            begin(previous_event, async_finish, allocate_on_comm_stream)
             rows, _ = self._scatter(made, tokens, None)
             return rows, None, None, None, None, ended(async_finish)
         alignment = check.limited("expert_alignment", expert_alignment)
@@ -144,7 +145,6 @@ class NormalMode(Gpu):
             topk_idx=topk_idx,
             topk_weights=topk_weights,
         )
-        begin(previous_event, async_finish, allocate_on_comm_stream)
         made = self._handle_of(given, worst)
         rows, weights = self._scatter(made, tokens, given.topk_weights)
         ids = None if given.topk_idx is None else self._ids(made)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import moewire
 from moewire._base.place import HOST
 from moewire.deep_ep import Buffer, EventHandle, EventOverlap, _layout
+from moewire.event import Event
 
 from .jobs_input import expect
 from .member import Rank
@@ -152,6 +153,43 @@ def _round(
     # Each weight comes home from the rank of its expert.
     ids, given = world.topk_idx[mine], world.topk_weights[mine]
     same(home, torch.where(ids >= 0, given, 0.0), "weights that came home")
+
+
+class _Filling:
+    """Work that fills tensors, as of another stream."""
+
+    def __init__(self, *filled: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self._filled = filled
+
+    def finish(self) -> None:
+        for tensor, values in self._filled:
+            tensor.copy_(values)
+
+
+def filled_by(*filled: tuple[torch.Tensor, torch.Tensor]) -> Event:
+    """An event by which each tensor has its values."""
+    return Event(_Filling(*filled))
+
+
+def awaited(rank: Rank) -> None:
+    """Nothing that a dispatch is given is read before its event."""
+    buffer, mine = buffer_of(rank), rank.rank
+    world = world_of(rank, 6)
+    parts = sent(world, CONTENTS[2])
+    given: dict[str, Any] = {
+        "topk_idx": world.topk_idx[mine],
+        "topk_weights": world.topk_weights[mine],
+        **layout_of(buffer, world, mine),
+    }
+    del given["num_tokens_per_rdma_rank"]
+    late = {name: torch.zeros_like(one) for name, one in given.items()}
+    x = tuple(torch.zeros_like(one) for one in parts[mine])
+    event = filled_by(
+        *zip(x, parts[mine], strict=True), *((late[name], one) for name, one in given.items())
+    )
+    result = buffer.dispatch(x, **late, previous_event=EventOverlap(event), async_finish=True)
+    check_dispatched(rank, world, result, parts, True)
+    dist.barrier()
 
 
 def _finish(event: EventOverlap, options: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from moewire import deep_ep
 from moewire.errors import PeerLostError
 
+from .jobs_deep_ep_normal import filled_by
 from .member import Rank
 
 HIDDEN = 256
@@ -275,6 +276,27 @@ def single_rounding(rank: Rank) -> None:
     assert torch.equal(out, exact.bfloat16())
     with pytest.raises(ValueError, match="allow_multiple_reduction"):
         buffer.combine(noisy, handle, topk_weights=torch.ones(len(noisy)))
+    buffer.destroy()
+
+
+def awaited(rank: Rank) -> None:
+    """Nothing that a call is given is read before its event; tensors that have to be copied."""
+    world = make_world(rank, 3, 16)
+    buffer = deep_ep.ElasticBuffer(
+        group_of(rank), num_max_tokens_per_rank=16, hidden=HIDDEN, explicitly_destroy=True
+    )
+    mine, on_stream = world.mine, {"allocate_on_comm_stream": True}
+    early, _, _, handle, _ = buffer.dispatch(
+        mine.x, topk_idx=mine.ids, num_experts=world.experts, topk_weights=mine.weights
+    )
+    x = torch.zeros(HIDDEN, len(mine.x), dtype=mine.x.dtype).T
+    event = filled_by((x, mine.x))
+    late = buffer.dispatch(x, handle=handle, previous_event=event, **on_stream)[0]
+    assert torch.equal(late, early)
+    y = torch.zeros(HIDDEN, len(early), dtype=early.dtype).T
+    event = filled_by((y, early))
+    out = buffer.combine(y, handle, previous_event=event, **on_stream)[0]
+    assert torch.equal(out, buffer.combine(early, handle)[0])
     buffer.destroy()
 
 
