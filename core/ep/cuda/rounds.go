@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/protocol"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Memory of rounds. It bounds how many tokens one takes.
@@ -27,6 +29,8 @@ const (
 type Rounds struct {
 	b   *Buffer
 	mem *device.Staging
+
+	epoch membership.Epoch // of the collective that runs
 
 	// The operation that was launched last.
 	args   *ep.DispatchArgs
@@ -102,7 +106,7 @@ func (r *Rounds) Tokens(hidden int, extraRowBytes [protocol.NumExtras]int) (int,
 	return int(m), nil
 }
 
-// Ready refuses a stream that is captured: a graph has no host that leads it.
+// Ready begins a collective. It refuses a stream that is captured: a graph has no host that leads it.
 func (r *Rounds) Ready(stream uint64) error {
 	r.b.mu.Lock()
 	defer r.b.mu.Unlock()
@@ -113,7 +117,20 @@ func (r *Rounds) Ready(stream uint64) error {
 	if err == nil && captured {
 		err = ep.Invalid("the stream is captured into a graph: a routing, a scatter and a gather wait on the host, so call them before or after the capture")
 	}
+	r.stage, r.epoch = stageNone, r.b.Epoch()
 	return err
+}
+
+// current says why the collective cannot go on. An update may have come and gone since the last
+// look: then the device has ended what was launched before, and nothing of it counts.
+func (r *Rounds) current() error {
+	if err := r.b.usable(); err != nil {
+		return err
+	}
+	if now := r.b.Epoch(); now != r.epoch {
+		return fmt.Errorf("%w: the call began in epoch %d, and the group is in epoch %d", ep.ErrStaleHandle, r.epoch, now)
+	}
+	return nil
 }
 
 // Begin launches an operation. Device has its stream, and for rows on the device X and Extra; TopkIdx is
@@ -172,10 +189,7 @@ func (r *Rounds) fetchResults(d *ep.DeviceDispatch) (err error) {
 func (r *Rounds) Wait(_ ep.Phase, slice time.Duration) error {
 	limit := time.Now().Add(slice)
 	for {
-		if err := r.await(slice); err != nil {
-			return err
-		}
-		if err := r.b.usable(); err != nil {
+		if err := r.await(slice, r.current); err != nil {
 			return err
 		}
 		more, err := r.advance()

@@ -70,12 +70,12 @@ func (r *Rounds) Finish(stream uint64, slice time.Duration) error {
 		}
 		r.stage = stageFinishing
 	}
-	if err := r.await(slice); err != nil {
+	if err := r.await(slice, r.current); err != nil {
 		return err
 	}
 	r.stage = stageNone
 	r.mem.Reset()
-	return r.b.usable()
+	return nil
 }
 
 // Settle waits until nothing that was launched on the stream uses memory of the call any more. Kernels
@@ -84,7 +84,7 @@ func (r *Rounds) Settle(stream uint64) error {
 	if err := r.mem.Mark(stream); err != nil {
 		return err
 	}
-	err := r.await(r.b.cfg.DrainTimeout)
+	err := r.await(r.b.cfg.DrainTimeout, func() error { return nil })
 	if errors.Is(err, ep.ErrInProgress) {
 		err = fmt.Errorf("after %v the stream has not done what was launched for a call that failed: its memory is still in use", r.b.cfg.DrainTimeout)
 	}
@@ -102,18 +102,21 @@ const (
 	askLast  = time.Millisecond
 )
 
-// await waits until the device has done what was marked last. A negative slice has no limit: kernels
-// have their deadlines, and what the caller has put on the stream before is the caller's.
-func (r *Rounds) await(slice time.Duration) error {
+// await waits until the device has done what was marked last, for one slice at most, or until going
+// returns an error: this rank may be out while work of the caller's keeps the stream. A negative
+// slice has no limit: kernels have their deadlines, and what the caller has put on the stream before
+// is the caller's.
+func (r *Rounds) await(slice time.Duration, going func() error) error {
 	limit := time.Now().Add(slice)
 	for pause := askFirst; ; pause = min(2*pause, askLast) {
-		done, err := r.mem.Done()
-		switch {
-		case err != nil:
+		done, err := r.mem.Done() // before the look at this rank: kernels say why they have ended
+		if err != nil {
 			return r.b.broken(err)
-		case done:
-			return nil
-		case slice >= 0 && !time.Now().Before(limit):
+		}
+		if err := going(); err != nil || done {
+			return err
+		}
+		if slice >= 0 && !time.Now().Before(limit) {
 			return ep.ErrInProgress
 		}
 		time.Sleep(pause)

@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/cuda"
 	"github.com/moewire/moewire/core/ep/protocol"
 	"github.com/moewire/moewire/core/ep/routing"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/op"
@@ -40,9 +42,9 @@ func TestDeviceAgainstPlainLoops(t *testing.T) {
 }
 
 // deviceCrew is a device's world with a routing on every rank.
-func deviceCrew(t *testing.T, ranks, tokens int) (*deviceWorld, *crew) {
+func deviceCrew(t *testing.T, ranks, tokens int, change ...func(*cuda.Config)) (*deviceWorld, *crew) {
 	doms := oneHost(ranks)
-	w := newDeviceWorld(t, doms, 16)
+	w := newDeviceWorld(t, doms, 16, change...)
 	c := &crew{world: w.world, doms: doms, s: shape{ranks: ranks, topK: 3, experts: 2 * ranks, hidden: 64}, members: make([]*member, ranks)}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range ranks {
@@ -192,4 +194,61 @@ func TestDeviceCancel(t *testing.T) {
 	require.ErrorIs(t, call.Drive(-1), op.ErrCancelled)
 	require.ErrorIs(t, c.members[1].scattersFor(time.Minute), ep.ErrLost)
 	require.ErrorIs(t, m.scattersFor(time.Minute), ep.ErrLost)
+}
+
+// begins begins a scatter without a deadline on some stream, which another rank keeps waiting.
+func (m *member) begins(t *testing.T, stream uint64) *routing.Call {
+	call, err := m.group.Scatter(m.Routing, &routing.ScatterArgs{
+		RowBytes: 128, Timeout: -1, Device: &routing.DeviceScatter{X: m.mem.at, Out: m.mem.at + 1<<20, Stream: stream},
+	})
+	require.NoError(t, err)
+	require.Equal(t, ep.ErrInProgress, call.Drive(10*time.Millisecond))
+	return call
+}
+
+// update begins an epoch of all ranks.
+func (w *deviceWorld) update() {
+	epoch, base := membership.Epoch(0), uint64(0)
+	for _, b := range w.ranks {
+		st, err := b.Prepare()
+		require.NoError(w.t, err)
+		epoch, base = max(epoch, st.Epoch), max(base, st.Next)
+	}
+	for _, b := range w.ranks {
+		require.NoError(w.t, b.Install(epoch+1, base, nil, time.Minute))
+	}
+}
+
+// TestDeviceCallOverAnUpdate: a call that no goroutine drives during an update says that its epoch is over, and
+// leaves the next one as it is.
+func TestDeviceCallOverAnUpdate(t *testing.T) {
+	testenv.InAll(t)
+	w, c := deviceCrew(t, 2, 40)
+	call := c.members[0].begins(t, c.members[0].mem.stream)
+	w.update()
+	require.ErrorIs(t, call.Drive(-1), ep.ErrStaleHandle)
+	c.each(c.makeAgain)
+	c.each(func(r int) error { return c.members[r].scatterCompact() })
+}
+
+// TestDeviceStreamIsKept: a call that is given up ends when the device has had its time, whatever its caller has
+// put on the stream before: here a scatter of another rank, which waits for a third one.
+func TestDeviceStreamIsKept(t *testing.T) {
+	testenv.InAll(t)
+	_, c := deviceCrew(t, 3, 40, func(cfg *cuda.Config) { cfg.DrainTimeout = time.Second })
+	stream := c.members[0].mem.stream
+	before := c.members[1].begins(t, stream)
+	call := c.members[0].begins(t, stream)
+	ended := make(chan error, 1)
+	go func() { ended <- call.Drive(-1) }()
+	time.Sleep(20 * time.Millisecond) // it waits by then, and if not, Cancel does
+	go call.Cancel()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, op.ErrCancelled)
+		require.ErrorContains(t, err, "its memory is still in use")
+	case <-time.After(20 * time.Second):
+		t.Error("the call waits for the caller's work")
+	}
+	before.Cancel()
 }

@@ -69,12 +69,16 @@ type deviceWorld struct {
 	*world
 	ranks []*cuda.Buffer
 	emu   *cudatest.Driver
+	cfg   cuda.Config
 }
 
-func newDeviceWorld(t testing.TB, doms []domain.Domain, most int) *deviceWorld {
+func newDeviceWorld(t testing.TB, doms []domain.Domain, most int, change ...func(*cuda.Config)) *deviceWorld {
 	emu := cudatest.Emulate(t)
 	emu.Schedule(uint64(len(doms)), 16, 8)
-	w := &deviceWorld{world: &world{t: t}, emu: emu}
+	w := &deviceWorld{world: &world{t: t}, emu: emu, cfg: cuda.Config{Config: ep.Config{NumSlots: 2, NumBytes: 24 << 20}}}
+	for _, f := range change {
+		f(&w.cfg)
+	}
 	for _, dom := range doms {
 		w.join(emu, dom, most)
 	}
@@ -94,7 +98,7 @@ func newDeviceWorld(t testing.TB, doms []domain.Domain, most int) *deviceWorld {
 func (w *deviceWorld) join(emu *cudatest.Driver, dom domain.Domain, most int) {
 	d, err := device.Open(emu.Library, 0, emu.Code(w.t))
 	require.NoError(w.t, err)
-	b, err := cuda.New(dom, d, cuda.Config{Config: ep.Config{NumSlots: 2, NumBytes: 24 << 20}})
+	b, err := cuda.New(dom, d, w.cfg)
 	require.NoError(w.t, err)
 	w.ranks = append(w.ranks, b)
 	w.t.Cleanup(func() { require.NoError(w.t, errors.Join(b.Close(), d.Close())) })

@@ -62,7 +62,7 @@ func (g *Group) Gather(r *Routing, a *GatherArgs) (*Call, error) {
 	}
 	x := &exchange{
 		g: g, use: protocol.ForGather, hidden: int(a.RowType.RowBytes(int64(a.Hidden)) / 2), experts: r.ranks, timeout: a.Timeout, epoch: r.epoch,
-		prepare: func(m int) (int, error) { clear(a.OutWeights[:c.numOutWeights()]); return r.rounds(m), nil },
+		prepare: func(m int) (int, error) { clear(c.args.OutWeights[:c.numOutWeights()]); return r.rounds(m), nil },
 		send:    c.send,
 		take:    c.take,
 	}
