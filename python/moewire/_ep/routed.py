@@ -65,7 +65,8 @@ class RoutedCalls:
 
         Raises:
             InvalidArgument: an argument is wrong; the text names it. Nothing has happened.
-            PeerMismatchError: ranks disagree on K or E.
+            PeerMismatchError: ranks disagree on K or E. On CUDA calls fail until
+                ``update_ep_member`` then, but not after one on K.
             PeerLostError: a rank died, or was later than ``timeout_us``; the text names it. This
                 rank has left its epoch: calls fail until ``update_ep_member``. So it has if the
                 call was interrupted (Ctrl-C), and the other ranks get this error then.

@@ -192,7 +192,7 @@ class ElasticBuffer(ElasticCalls):
         """Waits for all ranks. Collective.
 
         Args:
-            use_comm_stream, with_cpu_sync, sequential: accepted; on a CPU the caller waits.
+            use_comm_stream, with_cpu_sync, sequential: accepted; the caller waits.
 
         Raises:
             PeerLostError: a rank did not come.

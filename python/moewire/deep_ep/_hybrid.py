@@ -54,7 +54,7 @@ class Configurer:
 
 @opaque_methods
 class HybridEPBuffer:
-    """HybridEP's communication buffer, over routings. Construction is collective. On the CPU.
+    """HybridEP's communication buffer, over routings. Construction is collective.
 
     Notation as in ``moewire.Buffer``: R ranks, E experts, L = E/R, T tokens of hidden size H on
     this rank. T has no bound and may differ between ranks. All buffers of one process group share
