@@ -66,6 +66,29 @@ func TestStopEndsInstall(t *testing.T) {
 	require.ErrorIs(t, group[1].Install(st.Epoch+1, st.Next, nil, time.Hour), ep.ErrClosed)
 }
 
+// TestRoundsDuringInstall: memory for rounds is not waited for as long as an Install waits for ranks.
+func TestRoundsDuringInstall(t *testing.T) {
+	group, slow := newDrowsyGroup(t)
+	slow.hold()
+	st, err := group[1].Prepare()
+	require.NoError(t, err)
+	ended, asked := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- group[1].Install(st.Epoch+1, st.Next, nil, time.Hour) }()
+	time.Sleep(20 * time.Millisecond) // it has begun by then, and if not, Rounds is refused all the same
+	go func() {
+		_, err := group[1].Rounds()
+		asked <- err
+	}()
+	select {
+	case err := <-asked:
+		require.ErrorIs(t, err, ep.ErrUpdating)
+	case <-time.After(connectIn):
+		t.Error("Rounds waits for Install")
+	}
+	group[1].Stop()
+	require.ErrorIs(t, <-ended, ep.ErrClosed)
+}
+
 // TestNumbersOfAFailedInstall: an epoch that this rank did not come to was the
 // others' all the same. What they have begun in it must not be taken for the next.
 func TestNumbersOfAFailedInstall(t *testing.T) {

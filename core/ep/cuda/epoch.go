@@ -13,10 +13,14 @@ func (b *Buffer) Epoch() membership.Epoch {
 	return b.epoch
 }
 
-// NoneHeld returns ep.ErrHeld while every slot is held: rounds of one-way operations need one.
+// NoneHeld returns ep.ErrHeld while every slot is held: rounds of one-way operations need one. An epoch that
+// has ended goes before that.
 func (b *Buffer) NoneHeld() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
 	for j := range b.slots {
 		if !b.slots[j].held() {
 			return nil

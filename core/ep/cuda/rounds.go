@@ -55,6 +55,9 @@ const (
 // Rounds returns the buffer's rounds, the same ones at each call. The first call allocates what they
 // need: 16 MiB of the host and 48 MiB of the device. Close of the buffer frees it.
 func (b *Buffer) Rounds() (*Rounds, error) {
+	if err := b.usable(); err != nil {
+		return nil, err // and not after an Install that waits for other ranks
+	}
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
 	if err := b.usable(); err != nil || b.rounds != nil {

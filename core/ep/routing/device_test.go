@@ -252,3 +252,20 @@ func TestDeviceStreamIsKept(t *testing.T) {
 	}
 	before.Cancel()
 }
+
+// TestDeviceHeldInAnEndedEpoch: handles that are held do not hide why this rank is out.
+func TestDeviceHeldInAnEndedEpoch(t *testing.T) {
+	testenv.InAll(t)
+	w, c := deviceCrew(t, 1, 4)
+	b, m := w.ranks[0], c.members[0]
+	for range 2 {
+		require.NoError(t, b.Dispatch(&ep.DispatchArgs{
+			Flat: true, Columns: ep.Columns{NoRouting: true}, Hidden: 64, TopK: 1, MaxTokens: 8, NumExperts: c.s.experts, Timeout: -1,
+			Device: &ep.DeviceDispatch{Stream: m.mem.stream},
+		}, new(cuda.Result), ep.PhaseDone))
+	}
+	require.ErrorIs(t, m.scattersFor(0), ep.ErrHeld)
+	b.LeaveEpoch(b.Epoch(), ep.ErrLost)
+	require.ErrorIs(t, m.scattersFor(0), ep.ErrLost)
+	require.NoError(t, m.mem.d.Do(func() error { return w.emu.StreamSynchronize(libcuda.Stream(m.mem.stream)) }), "what the dispatches left")
+}
