@@ -101,12 +101,10 @@ func (x *exchange) begin() (err error) {
 	if x.m, err = x.g.engine.OneWayTokens(x.hidden, x.extra); err != nil {
 		return err
 	}
-	if x.rounds, err = x.prepare(x.m); err != nil {
-		return err
-	}
 	r := x.g.engine.NumRanks()
-	x.begun, x.in.ranges, x.active = true, make([]int64, r), make([]int32, r)
-	return nil
+	x.begun, x.in.ranges, x.active = true, make([]int64, r), make([]int32, r) // it may launch something
+	x.rounds, err = x.prepare(x.m)
+	return err
 }
 
 // operate begins this round's operation, or goes on with it.

@@ -35,7 +35,7 @@ type Engine interface {
 // stream, in order.
 type Device interface {
 	Engine
-	// Ready refuses a stream on which a call cannot run.
+	// Ready comes before all else of an exchange. It refuses a stream on which none can run.
 	Ready(stream uint64) error
 	// Room is memory for the rows of a round, with their columns behind.
 	Room() uint64
